@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backend.h - what the author of a collective backend fills in: one struct of functions.
+ *
+ * A module exports one symbol, MSDU_BACKEND_SYMBOL, a const msdu_backend. It is loaded once with
+ * RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE and never unloaded. The table only grows at its end.
+ *
+ * Rules that hold for every entry:
+ *  - No entry throws, prints, exits or aborts. Failure is a negative status after a call of
+ *    host->fail() with one line that names cause and, where known, rank.
+ *  - open, start, test, wait, abort and close are called from one thread at a time.
+ *  - Within a lane all ranks start the same operations in the same order; between lanes there is
+ *    no order, unless the backend sets MSDU_CAP_SINGLE_ORDER.
+ *  - Nothing is allocated by start, test and wait.
+ */
+#ifndef MSDU_BACKEND_H
+#define MSDU_BACKEND_H
+
+#include <msdu/msdu.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MSDU_BACKEND_SYMBOL "msdu_backend_v1" /* major in the symbol, minor in size */
+
+typedef struct msdu_comm msdu_comm; /* a joined group; owned by the backend */
+typedef struct msdu_req msdu_req;   /* an operation in flight; owned by the backend */
+
+/* What the library gives a backend. Strings are borrowed until close() and may be NULL. */
+typedef struct msdu_host {
+    size_t size;            /* sizeof(msdu_host) of the library */
+    int32_t rank;           /* 0 .. ranks - 1 */
+    int32_t ranks;          /* at least 1 */
+    const char *job;        /* job name, never NULL */
+    const char *secret;     /* shared secret */
+    const char *rendezvous; /* URL; NULL: the backend's own default, if it has one */
+    const char *interface;  /* network interface */
+    const char *tls_key;    /* PEM files */
+    const char *tls_cert;
+    const char *tls_ca;
+    uint64_t deadline_ns; /* longest wait for another rank */
+    uint32_t lanes;       /* lanes used: 0 .. lanes - 1 */
+    uint32_t requests;    /* most operations in flight at once */
+    void *user;           /* first argument of the functions below */
+    /* An operation ended, well or not. From any thread; must not be called with a lock held. */
+    void (*notify)(void *user);
+    /* One line of log. From any thread. */
+    void (*log)(void *user, msdu_log_level level, const char *text);
+    /* Set the calling thread's error text and return `status`. From any thread. */
+    msdu_status (*fail)(msdu_status status, const char *text);
+} msdu_host;
+
+typedef enum msdu_op_kind {
+    MSDU_OP_ALLREDUCE = 0, /* in-place sum of count elements at recv, equal bits on all ranks */
+    MSDU_OP_ALLTOALL = 1,  /* send: for each rank j in order shares[j] bytes; recv: from each rank
+                              in order shares[own rank] bytes */
+    MSDU_OP_ALLGATHER = 2, /* send: shares[own rank] bytes; recv: from each rank j in order
+                              shares[j] bytes. send may be its own place inside recv */
+    MSDU_OP_BROADCAST = 3, /* count bytes at recv, from rank 0 */
+} msdu_op_kind;
+
+/* One collective operation; send, recv and shares stay borrowed until it ended. */
+typedef struct msdu_op {
+    size_t size;       /* sizeof(msdu_op) of the library */
+    int32_t kind;      /* msdu_op_kind */
+    int32_t dtype;     /* allreduce only: MSDU_FLOAT32 or MSDU_FLOAT64 */
+    uint32_t lane;     /* which ordered channel */
+    uint32_t reserved; /* zero */
+    uint64_t sequence; /* 0, 1, 2, ... within the lane, equal on all ranks */
+    uint64_t count;    /* elements (allreduce) or bytes (broadcast) */
+    const void *send;  /* alltoall, allgather */
+    void *recv;
+    const uint64_t *shares; /* alltoall, allgather: bytes by rank; zero is allowed */
+} msdu_op;
+
+/* test() need not be polled: the backend calls host->notify() whenever an operation ends. */
+#define MSDU_CAP_NOTIFY 1U
+/* Operations of all lanes must be started in one order on all ranks (NCCL). */
+#define MSDU_CAP_SINGLE_ORDER 2U
+
+typedef struct msdu_backend {
+    size_t size;         /* sizeof(msdu_backend) when the backend was built */
+    const char *name;    /* static, lower case */
+    const char *version; /* static; version of the library beneath, for `msdu info` */
+    uint64_t caps;       /* MSDU_CAP_* */
+    /*
+     * Join the group. Blocks until all ranks joined or host->deadline_ns passed. host is borrowed
+     * until close(). Errors: ERR_TIMEOUT (text names the missing ranks), ERR_DENIED, ERR_INVALID,
+     * ERR_UNSUPPORTED, ERR_BACKEND.
+     */
+    msdu_status (*open)(const msdu_host *host, msdu_comm **comm_out);
+    /* Leave the group. Operations in flight are abandoned first. Never fails; bounded by 1 s. */
+    void (*close)(msdu_comm *comm);
+    /* Start an operation. op is copied. Never blocks. */
+    msdu_status (*start)(msdu_comm *comm, const msdu_op *op, msdu_req **req_out);
+    /*
+     * MSDU_OK: done, req is released. MSDU_IN_PROGRESS: call again. Negative: failed, req is
+     * released; ERR_PEER_LOST and ERR_TIMEOUT name the rank where it is known. Never blocks.
+     */
+    msdu_status (*test)(msdu_comm *comm, msdu_req *req);
+    /* Optional from here on: NULL or beyond size means "not provided". */
+    /* As test(), but blocks up to timeout_ns. */
+    msdu_status (*wait)(msdu_comm *comm, msdu_req *req, uint64_t timeout_ns);
+    /* Make everything in flight end soon, here and, as far as can be, on the other ranks, which
+     * see ERR_PEER_LOST with this rank and `why`. The group is of no use afterwards. */
+    void (*abort)(msdu_comm *comm, const char *why);
+} msdu_backend;
+
+#define MSDU_BACKEND_HAS(be, op)                                                                   \
+    ((be)->size >= offsetof(msdu_backend, op) + sizeof((be)->op) && (be)->op != NULL)
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

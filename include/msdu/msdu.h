@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * msdu.h - public interface for trainers.
+ *
+ * Rules that hold for every function here:
+ *  - Pointer arguments must not be NULL unless the comment says so.
+ *  - Argument order: handle, inputs, outputs. Outputs are written only on MSDU_OK.
+ *  - Sizes are bytes unless the name says count (elements) or steps; times are nanoseconds (_ns).
+ *  - A function is owner-thread-only unless its comment says "Thread: any". The owner is the
+ *    thread that called msdu_create().
+ *  - No function prints, exits or aborts. A negative status comes with one line of text,
+ *    msdu_last_error(), kept per thread.
+ *  - A failure on the communication thread makes the context *failed*: every later call returns
+ *    the same status and text until msdu_destroy(). Parameters are then as they were after the
+ *    last complete slice set, never part of a round.
+ *
+ * One training step, the same calls in every domain (those that the present domain does not
+ * need return at once):
+ *
+ *     backward:  msdu_tensor_ready(ctx, id, MSDU_GRADIENT)        as each gradient is final
+ *     optimizer: msdu_tensor_wait(ctx, id, MSDU_GRADIENT)         before the gradient is read
+ *                ... update the parameter ...
+ *                msdu_tensor_ready(ctx, id, MSDU_PARAMETER)       after it was updated
+ *     msdu_step(ctx)
+ *     forward:   msdu_tensor_wait(ctx, id, MSDU_PARAMETER)        before the parameter is touched
+ */
+#ifndef MSDU_MSDU_H
+#define MSDU_MSDU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MSDU_VERSION_MAJOR 0
+#define MSDU_VERSION_MINOR 1
+#define MSDU_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define MSDU_API        __attribute__((visibility("default")))
+#define MSDU_MUST_CHECK __attribute__((warn_unused_result))
+#else
+#define MSDU_API
+#define MSDU_MUST_CHECK
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One line per status keeps enum, name and text in step. Values are never reused. */
+#define MSDU_STATUS_MAP(X)                                                                         \
+    X(OK, 0, "success")                                                                            \
+    X(IN_PROGRESS, 1, "operation still in flight")                                                 \
+    X(ERR_INVALID, -1, "invalid argument or setting")                                              \
+    X(ERR_UNSUPPORTED, -2, "not supported by this build or backend")                               \
+    X(ERR_NOT_FOUND, -3, "not found")                                                              \
+    X(ERR_NO_MEMORY, -4, "out of memory")                                                          \
+    X(ERR_STATE, -5, "call out of order")                                                          \
+    X(ERR_MISMATCH, -6, "ranks disagree")                                                          \
+    X(ERR_TIMEOUT, -7, "deadline passed")                                                          \
+    X(ERR_PEER_LOST, -8, "a rank was lost")                                                        \
+    X(ERR_NOT_FINITE, -9, "a value is NaN or infinite")                                            \
+    X(ERR_IO, -10, "input or output failed")                                                       \
+    X(ERR_BACKEND, -11, "the collective backend failed")                                           \
+    X(ERR_DENIED, -12, "the rendezvous refused this process")
+
+typedef enum msdu_status {
+#define MSDU_STATUS_ENUM(name, value, text) MSDU_##name = (value),
+    MSDU_STATUS_MAP(MSDU_STATUS_ENUM)
+#undef MSDU_STATUS_ENUM
+} msdu_status;
+
+/* Element types. */
+typedef enum msdu_dtype {
+    MSDU_FLOAT32 = 0,
+    MSDU_FLOAT64 = 1,
+    MSDU_FLOAT16 = 2,  /* IEEE 754 binary16; sums accumulate in float32 */
+    MSDU_BFLOAT16 = 3, /* upper half of float32; sums accumulate in float32 */
+} msdu_dtype;
+
+/* What a tensor is to the trainer. */
+typedef enum msdu_role {
+    MSDU_ROLE_MODEL = 0, /* a parameter and its gradient */
+    MSDU_ROLE_STATE = 1, /* optimizer state; `parameter` points at it, see setting `state` */
+} msdu_role;
+
+/* Which memory of a tensor a call speaks of; bits, may be joined. */
+typedef enum msdu_what {
+    MSDU_GRADIENT = 1,
+    MSDU_PARAMETER = 2,
+} msdu_what;
+
+/* All tensors, for msdu_tensor_wait(). */
+#define MSDU_ALL_TENSORS UINT32_MAX
+
+typedef enum msdu_log_level {
+    MSDU_LOG_DEFAULT = 0, /* warn, or what MSDU_LOG says */
+    MSDU_LOG_ERROR = 1,   /* an operation failed */
+    MSDU_LOG_WARN = 2,    /* odd, continuing */
+    MSDU_LOG_INFO = 3,    /* once per object, and every event that changes training */
+    MSDU_LOG_DEBUG = 4,   /* per step */
+} msdu_log_level;
+
+typedef struct msdu_ctx msdu_ctx;
+
+/*
+ * Receives one line of log text, without newline; `text` is valid during the call.
+ * Called without any lock held, from the owner, the communication thread or a backend's thread.
+ */
+typedef void (*msdu_log_fn)(void *user, msdu_log_level level, const char *text);
+
+/*
+ * Settings of a context. Zero (NULL) in any field means "use the default"; new fields are only
+ * appended. `msdu info` prints every setting with its default, range and help; the same names,
+ * upper case with MSDU_ in front, are read from the environment (MSDU_SLICE_BYTES) and, as
+ * they stand, from an ini file. The environment wins over the file, the file over this struct.
+ * All strings are borrowed during msdu_create() only.
+ */
+typedef struct msdu_config {
+    size_t size;             /* sizeof(msdu_config) of the caller; use MSDU_CONFIG_INIT */
+    const char *config_file; /* ini file; NULL: environment MSDU_CONFIG, else none */
+    msdu_log_fn log;         /* NULL: no log, unless MSDU_LOG asks for one on standard error */
+    void *log_user;          /* first argument of log */
+    int32_t log_level;       /* msdu_log_level */
+
+    /* the group of ranks */
+    int32_t ranks;          /* 0: WORLD_SIZE, OMPI_*, PMI_* or SLURM_*, else 1 */
+    int32_t rank;           /* read only if ranks > 0 */
+    const char *backend;    /* "local", "gloo" or the path of a module; default "gloo" */
+    const char *job;        /* job name, checked by the rendezvous; default "msdu" */
+    const char *secret;     /* optional shared secret, never logged */
+    const char *rendezvous; /* file:///DIR, tcp://HOST:PORT, redis://HOST:PORT */
+    const char *interface;  /* network interface to bind to, such as "eth0" */
+    const char *tls_key;    /* PEM files of Gloo's TLS transport, where Gloo has it */
+    const char *tls_cert;
+    const char *tls_ca;
+    int64_t deadline_ms; /* longest wait for another rank; default 60000 */
+
+    /* what is synchronized, and when */
+    const char *domain;       /* "auto", "gradient", "accumulated", "parameter" */
+    const char *overlap;      /* "backward", "blocking", "delayed", "streamed" */
+    const char *commit;       /* "round", "tensor": when reduced gradients are released */
+    const char *reduce;       /* "mean", "sum" of gradients */
+    const char *broadcast;    /* "no", "yes": rank 0's parameters at start */
+    const char *check_finite; /* "yes", "no" */
+    const char *state;        /* optimizer state: "local", "average", "reset" */
+    int64_t delay_steps;      /* tau of delayed and streamed; default 1 */
+    int64_t fragments;        /* P of streamed; default 8 */
+
+    /* interval */
+    const char *interval;     /* "divergence", "fixed", "qsr", "plateau", "post_local", ... */
+    int64_t interval_steps;   /* h of fixed and post_local, base h of qsr; default 8 */
+    int64_t interval_max;     /* largest h; default 64 */
+    int64_t warmup_steps;     /* steps at h = 1 first; default 8 */
+    int64_t total_steps;      /* steps of the run, 0: not known */
+    int64_t switch_step;      /* post_local: first step with local steps */
+    double target_overhead;   /* share of time that may be spent waiting; default 0.03 */
+    const char *prefer;       /* "accuracy", "speed": when the two bounds cross */
+    double drift_limit;       /* cap: relative drift held by divergence */
+    double drift_exponent;    /* q: the cap moves as (lr / first lr)^q */
+    double qsr_alpha;         /* QSR: h = (alpha / lr)^2 */
+    int64_t plateau_patience; /* plateau: rounds without improvement */
+    double plateau_threshold; /* plateau: relative improvement that counts */
+
+    /* correction */
+    const char *correct;    /* rules in order, such as "average" or "clip,outer,delayed" */
+    double elastic_alpha;   /* elastic: w <- w - alpha (w - mean); default 0.5 */
+    double outer_lr;        /* outer: learning rate; default 0.7 */
+    double outer_momentum;  /* outer: momentum; default 0.7 */
+    const char *outer_kind; /* "nesterov", "momentum" */
+    double delayed_keep;    /* delayed: share of overlapped progress kept (rho); default 0.8 */
+    double clip_ratio;      /* clip: limit as a multiple of the running norm; default 3 */
+
+    /* optimizer of the trainer, for the accumulated domain and for the choice of wire */
+    const char *optimizer; /* "unknown", "sgd", "adam" */
+    double lr;             /* learning rate now; see also msdu_set_lr() */
+    double momentum;
+    double dampening;
+    double weight_decay;
+    const char *nesterov; /* "no", "yes" */
+
+    /* slices and wire */
+    uint64_t slice_bytes; /* largest slice; default 4 MiB */
+    uint64_t fuse_bytes;  /* smaller tensors are fused up to this; default 1 MiB */
+    int64_t window;       /* slices in flight; default 4 */
+    int64_t lanes;        /* independent ordered channels; default 2 */
+    const char *wire;     /* "auto", "float32", "bfloat16", "float16", "int8", "int4", "ternary" */
+    int64_t wire_block;   /* elements that share a scale; default 256 */
+
+    /* seen from outside; %r in a path becomes the rank */
+    const char *trace_file;    /* Chrome trace, written while running */
+    const char *metrics_file;  /* Prometheus text, replaced every metrics_period_ms */
+    int64_t metrics_period_ms; /* default 5000 */
+} msdu_config;
+
+#define MSDU_CONFIG_INIT { .size = sizeof(msdu_config) }
+
+/*
+ * A tensor of the trainer. A model tensor needs `parameter`, `gradient` or both: both let the
+ * controller move between the gradient and the parameter domain.
+ */
+typedef struct msdu_tensor_desc {
+    size_t size;      /* sizeof(msdu_tensor_desc); use MSDU_TENSOR_INIT */
+    const char *name; /* copied; not empty, unique in the context, at most 255 bytes */
+    void
+        *parameter; /* count elements, contiguous, aligned to the element; borrowed until destroy */
+    void *gradient; /* the same shape and dtype, or NULL; borrowed until destroy */
+    uint64_t count; /* elements, at least 1 */
+    int32_t dtype;  /* msdu_dtype */
+    int32_t role;   /* msdu_role */
+    int32_t priority; /* order of need in the next forward, small first; ties: order of adding */
+    int32_t reserved; /* zero */
+} msdu_tensor_desc;
+
+#define MSDU_TENSOR_INIT { .size = sizeof(msdu_tensor_desc) }
+
+/* What happened so far; see msdu_summary_get(). */
+typedef struct msdu_summary {
+    size_t size;             /* sizeof(msdu_summary); set by the caller */
+    uint64_t steps;          /* msdu_step() calls */
+    uint64_t rounds;         /* synchronizations completed */
+    uint64_t bytes_sent;     /* payload this rank sent for synchronizations */
+    uint64_t bytes_plain;    /* what a float32 allreduce every step would have sent */
+    uint64_t wait_ns;        /* owner blocked in step, wait and finish */
+    uint64_t elapsed_ns;     /* since msdu_start() */
+    uint64_t plan_renewals;  /* times the order of slices was renewed */
+    uint64_t interval_steps; /* h now */
+    double drift;            /* relative drift of the last round: V / |w|^2 */
+    double divergence;       /* gradient divergence a / b of the last round, 1 .. ranks */
+    int32_t rank;            /* this rank */
+    int32_t ranks;           /* size of the group */
+    const char *wire;        /* static; format now */
+    const char *domain;      /* static; domain now */
+    const char *interval;    /* static; policy */
+    char reason[128];        /* the policy's last reason, one line */
+} msdu_summary;
+
+#define MSDU_SUMMARY_INIT { .size = sizeof(msdu_summary) }
+
+/* One setting, as `msdu info` prints it. All strings are static. */
+typedef struct msdu_setting_info {
+    size_t size;              /* sizeof(msdu_setting_info); set by the caller */
+    const char *name;         /* as in an ini file */
+    const char *environment;  /* MSDU_... */
+    const char *type;         /* "text", "integer", "real", "choice" */
+    const char *default_text; /* default as text; "" if none */
+    const char *range;        /* "1 .. 64", or the choices */
+    const char *help;         /* one line */
+} msdu_setting_info;
+
+#define MSDU_SETTING_INFO_INIT { .size = sizeof(msdu_setting_info) }
+
+/* "MAJOR.MINOR.PATCH" of the loaded library; static. Thread: any. */
+MSDU_API const char *msdu_version(void);
+
+/* Symbolic name, such as "MSDU_ERR_TIMEOUT"; "MSDU_UNKNOWN" if there is none. Thread: any. */
+MSDU_API const char *msdu_status_name(msdu_status status);
+
+/* Short text for a status; static. Thread: any. */
+MSDU_API const char *msdu_status_text(msdu_status status);
+
+/*
+ * One line that names the cause of this thread's latest failing call, with rank and setting where
+ * they apply; "" if none failed. Valid until the thread's next failing call. Thread: any.
+ */
+MSDU_API const char *msdu_last_error(void);
+
+/*
+ * Create a context: read settings, load the backend module. No connection is made yet.
+ *
+ * config  zero-initialised with MSDU_CONFIG_INIT; copied. NULL: all defaults
+ * ctx_out receives the context; release it with msdu_destroy()
+ * Returns MSDU_OK, ERR_INVALID (a bad value; the text names setting, value and range),
+ * ERR_NOT_FOUND (no such backend or file), ERR_UNSUPPORTED (struct from a newer header),
+ * ERR_NO_MEMORY.
+ * Thread: any; the calling thread becomes the owner.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_create(const msdu_config *config, msdu_ctx **ctx_out);
+
+/*
+ * Add a tensor, before msdu_start(), in the same order on every rank.
+ *
+ * desc   copied; the memory it points at is borrowed until msdu_destroy()
+ * id_out receives 0, 1, 2, ... in order of adding; may be NULL
+ * Returns MSDU_OK, ERR_INVALID, ERR_STATE (after start), ERR_NO_MEMORY.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc,
+                                                     uint32_t *id_out);
+
+/*
+ * Join the group, compare tensors and settings with all ranks, broadcast rank 0's parameters if
+ * asked, allocate everything, start the communication thread. Blocks until all ranks came or the
+ * deadline passed.
+ *
+ * Returns MSDU_OK, ERR_MISMATCH (names the first difference and the ranks), ERR_TIMEOUT (names
+ * the missing ranks), ERR_DENIED, ERR_PEER_LOST, ERR_BACKEND, ERR_INVALID, ERR_STATE,
+ * ERR_NO_MEMORY.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_start(msdu_ctx *ctx);
+
+/*
+ * Say that a tensor's gradient or parameter has its final value of this step. From here until
+ * msdu_tensor_wait() for it returned the memory belongs to the library. At most once per tensor,
+ * step and kind. A tensor that was not announced is taken as it is when the owner first waits
+ * for a gradient (gradients) or calls msdu_step() (parameters).
+ *
+ * Returns MSDU_OK, ERR_INVALID (id, what, or announced twice in a step), ERR_STATE (before
+ * start), or the context's failure. Never blocks, never allocates.
+ * Thread: any; the owner must not call msdu_step() meanwhile.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what);
+
+/*
+ * Wait until memory of a tensor may be used: a gradient holds its reduced value, or a parameter
+ * has been read by the library and, where a synchronization is due, corrected.
+ *
+ * id   a tensor, or MSDU_ALL_TENSORS
+ * Returns MSDU_OK, ERR_INVALID, ERR_STATE, or the context's failure: ERR_PEER_LOST,
+ * ERR_TIMEOUT, ERR_NOT_FINITE, ERR_BACKEND.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what);
+
+/*
+ * End a step. All ranks call it equally often. With overlap "blocking" it returns when a due
+ * synchronization is over, else at once.
+ *
+ * Returns MSDU_OK, ERR_STATE, or the context's failure.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_step(msdu_ctx *ctx);
+
+/*
+ * Tell the learning rate of the next step (accumulated domain with weight decay or a schedule,
+ * policies qsr and divergence with drift_exponent > 0). All ranks pass the same value.
+ *
+ * Returns MSDU_OK, ERR_INVALID (not finite or negative), ERR_STATE.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_lr(msdu_ctx *ctx, double lr);
+
+/*
+ * Tell this rank's latest training loss (policy plateau). Averaged over ranks with the round.
+ *
+ * Returns MSDU_OK, ERR_INVALID (not finite).
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_loss(msdu_ctx *ctx, double loss);
+
+/*
+ * End training: finish what is in flight, then one exact, blocking average of all model tensors
+ * that have a parameter, so that every rank ends with the same bits. All ranks call it after the
+ * same step. Afterwards only summary, rollback and destroy are allowed.
+ *
+ * Returns MSDU_OK, ERR_IO (the training is complete, but the trace or metrics file could not be
+ * written), ERR_STATE, or the context's failure.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_finish(msdu_ctx *ctx);
+
+/*
+ * Put the parameters back to the last completed round, the value on which all ranks agreed. For
+ * a context in the parameter domain, failed or not, between steps.
+ *
+ * Returns MSDU_OK, ERR_STATE (no completed round to go back to).
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_rollback(msdu_ctx *ctx);
+
+/*
+ * Read the counters. summary_out->size must be set by the caller (MSDU_SUMMARY_INIT).
+ *
+ * Returns MSDU_OK, ERR_INVALID.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_summary_get(msdu_ctx *ctx, msdu_summary *summary_out);
+
+/*
+ * Stop the communication thread, leave the group, free the context. Never fails and never waits
+ * longer than the deadline. NULL is allowed. Logs the summary at level info.
+ */
+MSDU_API void msdu_destroy(msdu_ctx *ctx);
+
+/*
+ * The index-th setting, from 0. info_out->size must be set by the caller.
+ *
+ * Returns MSDU_OK, ERR_NOT_FOUND (index is past the last), ERR_INVALID. Thread: any.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_setting_get(uint32_t index, msdu_setting_info *info_out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

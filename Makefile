@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# Short words for a newcomer; each sets up what it needs, then calls CMake.
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+GLOO ?= ON
+OPTIONS ?= -DMSDU_WITH_GLOO=$(GLOO)
+
+.PHONY: build test demo install clean bench-smoke lint asan tsan help
+.NOTPARALLEL:
+
+build: ## the library, the command and the trainer, into build/
+	scripts/setup.sh build
+	cmake --preset release $(OPTIONS) -DMSDU_BUILD_TESTS=OFF
+	cmake --build build -j $(JOBS)
+
+test: ## build and run all tests
+	scripts/setup.sh test
+	cmake --preset release $(OPTIONS) -DMSDU_BUILD_TESTS=ON
+	cmake --build build -j $(JOBS)
+	ctest --test-dir build --output-on-failure
+
+demo: ## train on real data with 4 ranks, three ways, and compare
+	scripts/setup.sh demo
+	cmake --preset release $(OPTIONS) -DMSDU_BUILD_TESTS=OFF
+	cmake --build build -j $(JOBS)
+	scripts/demo.sh
+
+install: build ## install to PREFIX, default /usr/local
+	cmake --install build --prefix $(PREFIX)
+
+bench-smoke: build ## every bench once, small
+	build/bin/msdu bench kernels --smoke
+	build/bin/msdu bench hooks --smoke
+	build/bin/msdu bench allreduce --smoke
+
+asan tsan: ## all tests under address and undefined, or thread sanitizer
+	scripts/setup.sh test
+	cmake --preset $@ $(OPTIONS)
+	cmake --build build/$@ -j $(JOBS)
+	ctest --test-dir build/$@ --output-on-failure
+
+lint: ## clang-format and clang-tidy
+	scripts/setup.sh ci
+	scripts/lint.sh
+
+clean: ## remove build/
+	rm -rf build
+
+help: ## this list
+	@sed -n 's/^\([a-z -]*\):[^#]*## /\1\t/p' $(firstword $(MAKEFILE_LIST))

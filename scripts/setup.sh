@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing for a purpose: setup.sh build|test|demo|ci. Quick if nothing is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages_for() {
+    # The names are the same in Debian 12 and 13 and in Ubuntu 22.04 and 24.04.
+    local build="build-essential cmake pkg-config libgloo-dev libhiredis-dev libinih-dev libssl-dev libcjson-dev"
+    case "$1" in
+    build) echo "$build" ;;
+    test) echo "$build check" ;;
+    demo) echo "$build python3 python3-venv" ;;
+    ci) echo "$build check python3 python3-venv clang-14 clang-tidy-14 clang-format-14" \
+        "libclang-rt-14-dev ninja-build valgrind redis-server openssl" ;;
+    *)
+        echo "usage: setup.sh build|test|demo|ci" >&2
+        return 2
+        ;;
+    esac
+}
+
+is_installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing_packages() {
+    local package
+    for package in "$@"; do
+        is_installed "$package" || echo "$package"
+    done
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        return 1
+    fi
+}
+
+# Fails with one line that names what is missing and how to get it.
+install_packages() {
+    local missing
+    missing=$(missing_packages "$@" | tr '\n' ' ')
+    [ -z "$missing" ] && return
+    echo "setup: installing $missing"
+    if ! as_root apt-get update -qq ||
+        ! as_root env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends $missing >/dev/null; then
+        echo "setup: could not install; as root: apt-get install $missing" >&2
+        return 1
+    fi
+}
+
+# A Python environment of the demo's own; renewed when the list of its packages changes.
+install_python() {
+    local list=examples/demo/requirements.txt stamp=build/venv/requirements.txt
+    cmp -s "$list" "$stamp" && build/venv/bin/python -c "" 2>/dev/null && return
+    echo "setup: Python packages for the demo, into build/venv"
+    python3 -m venv --clear build/venv
+    build/venv/bin/pip install --quiet --requirement "$list"
+    cp "$list" "$stamp"
+}
+
+main() {
+    local packages
+    packages=$(packages_for "${1:-}")
+    if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+        install_packages $packages
+    else
+        echo "setup: neither Debian nor Ubuntu: please install yourself what Debian calls $packages"
+    fi
+    case "$1" in
+    demo | ci) install_python ;;
+    esac
+}
+
+main "$@"

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Before training: all ranks compare settings, tensors and parameters, as text, so that the first
+ * difference can be shown as it stands. Runs on the owner, before the communication thread exists.
+ */
+#include "pipeline.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define POLL_LEAST_NS 20000L
+#define POLL_MOST_NS  1000000L
+#define WAIT_NS       1000000000ULL
+#define LINE_BYTES    400
+#define SHOWN_BYTES   120 /* of a line in an error */
+
+msdu_status msdu__agree_run(msdu__pipeline *p, msdu_op *op, uint32_t lane)
+{
+    msdu_req *req = NULL;
+    msdu_status status = msdu__pipeline_start(p, op, lane, &req);
+    struct timespec pause = {.tv_nsec = POLL_LEAST_NS};
+    while (status == MSDU_OK || status == MSDU_IN_PROGRESS) {
+        if (MSDU_BACKEND_HAS(p->backend, wait)) {
+            status = p->backend->wait(p->comm, req, WAIT_NS);
+        } else {
+            status = p->backend->test(p->comm, req);
+        }
+        if (status != MSDU_IN_PROGRESS) {
+            break;
+        }
+        if (!MSDU_BACKEND_HAS(p->backend, wait)) {
+            nanosleep(&pause, NULL);
+            pause.tv_nsec = pause.tv_nsec < POLL_MOST_NS ? 2 * pause.tv_nsec : POLL_MOST_NS;
+        }
+    }
+    return status;
+}
+
+static uint64_t hash_bytes(const void *data, uint64_t bytes)
+{
+    const unsigned char *at = data;
+    uint64_t hash = 0xcbf29ce484222325ULL;
+    uint64_t word = 0;
+    for (; bytes >= sizeof(word); bytes -= sizeof(word), at += sizeof(word)) {
+        memcpy(&word, at, sizeof(word));
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+        hash ^= hash >> 29;
+    }
+    for (; bytes > 0; bytes--, at++) {
+        hash = (hash ^ *at) * 0x100000001b3ULL;
+    }
+    return hash;
+}
+
+uint64_t msdu__agree_hash(const msdu__pipeline *p)
+{
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->role == MSDU_ROLE_MODEL && t->parameter != NULL) {
+            hash = hash * 31 + hash_bytes(t->parameter, t->count * msdu__dtype_bytes(t->dtype));
+        }
+    }
+    return hash;
+}
+
+static void describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
+{
+    static const char *const types[] = {"float32", "float64", "float16", "bfloat16"};
+    const msdu__tensor *t = &p->tensors[id];
+    int used = snprintf(
+        line, LINE_BYTES, "tensor %u '%s' count %" PRIu64 " dtype %s role %s priority %d%s%s", id,
+        t->name, t->count, types[t->dtype], t->role == MSDU_ROLE_STATE ? "state" : "model",
+        t->priority, t->parameter != NULL ? " parameter" : "",
+        t->gradient != NULL ? " gradient" : "");
+    bool is_compared = t->role == MSDU_ROLE_MODEL && t->parameter != NULL && !p->settings.broadcast;
+    if (is_compared && used > 0 && used < LINE_BYTES) {
+        uint64_t hash = hash_bytes(t->parameter, t->count * msdu__dtype_bytes(t->dtype));
+        snprintf(line + used, LINE_BYTES - (size_t)used,
+                 " value hash %016" PRIx64 " (setting broadcast yes makes values equal)", hash);
+    }
+}
+
+/* Everything the ranks must have in common, a fact a line; NULL: no memory. */
+static char *describe(const msdu__pipeline *p)
+{
+    char line[LINE_BYTES];
+    size_t settings = msdu__settings_describe(&p->settings, NULL, 0);
+    size_t bytes = settings + 64 + (size_t)p->tensor_count * (LINE_BYTES + 1);
+    char *text = malloc(bytes);
+    if (text == NULL) {
+        return NULL;
+    }
+    msdu__settings_describe(&p->settings, text, bytes);
+    size_t used = strlen(text);
+    used += (size_t)snprintf(text + used, bytes - used, "tensors %u\n", p->tensor_count);
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        describe_tensor(p, i, line);
+        used += (size_t)snprintf(text + used, bytes - used, "%s\n", line);
+    }
+    return text;
+}
+
+/* Length of the line at `text`, which ends at `end`. */
+static int line_length(const char *text, const char *end)
+{
+    const char *at = memchr(text, '\n', (size_t)(end - text));
+    return (int)((at == NULL ? end : at) - text);
+}
+
+static msdu_status fail_difference(int32_t other, const char *a, int a_length, const char *b,
+                                   int b_length)
+{
+    if (a_length > SHOWN_BYTES) {
+        a_length = SHOWN_BYTES;
+    }
+    if (b_length > SHOWN_BYTES) {
+        b_length = SHOWN_BYTES;
+    }
+    return msdu__fail(MSDU_ERR_MISMATCH,
+                      "ranks 0 and %d disagree: rank 0 has '%.*s', rank %d '%.*s'", other, a_length,
+                      a, other, b_length, b);
+}
+
+/* First line in which two texts differ. */
+static msdu_status show_difference(int32_t other, const char *a, const char *a_end, const char *b,
+                                   const char *b_end)
+{
+    for (;;) {
+        int a_length = line_length(a, a_end);
+        int b_length = line_length(b, b_end);
+        if (a_length != b_length || memcmp(a, b, (size_t)a_length) != 0 || a == a_end) {
+            return fail_difference(other, a, a_length, b, b_length);
+        }
+        a += a_length + (a + a_length < a_end ? 1 : 0);
+        b += b_length + (b + b_length < b_end ? 1 : 0);
+    }
+}
+
+/* Texts differ: gather them all and name the first difference. Every rank comes here. */
+static msdu_status find_difference(msdu__pipeline *p, const char *own, const uint64_t *facts)
+{
+    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    uint64_t total = 0;
+    int32_t other = 0;
+    for (int32_t i = 0; i < p->ranks; i++) {
+        total += facts[2 * i + 1];
+        other = other == 0 && facts[2 * i] != facts[0] ? i : other;
+    }
+    char *texts = malloc(total + 1);
+    msdu_status status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory", p->rank);
+    if (shares == NULL || texts == NULL) {
+        goto err_free;
+    }
+    for (int32_t i = 0; i < p->ranks; i++) {
+        shares[i] = facts[2 * i + 1];
+    }
+    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = texts, .shares = shares};
+    status = msdu__agree_run(p, &op, 0);
+    if (status == MSDU_OK) {
+        const char *b = texts;
+        for (int32_t i = 0; i < other; i++) {
+            b += shares[i];
+        }
+        status = show_difference(other, texts, texts + shares[0], b, b + shares[other]);
+    }
+
+err_free:
+    free(texts);
+    free(shares);
+    return status;
+}
+
+static msdu_status compare(msdu__pipeline *p, const char *text)
+{
+    uint64_t *facts = calloc(2 * (size_t)p->ranks, sizeof(*facts)); /* hash, length by rank */
+    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    msdu_status status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory", p->rank);
+    if (facts == NULL || shares == NULL) {
+        goto err_free;
+    }
+    for (int32_t i = 0; i < p->ranks; i++) {
+        shares[i] = 2 * sizeof(*facts);
+    }
+    uint64_t *own = facts + 2 * (size_t)p->rank;
+    own[1] = strlen(text);
+    own[0] = hash_bytes(text, own[1]);
+    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = facts, .shares = shares};
+    status = msdu__agree_run(p, &op, 0);
+    for (int32_t i = 1; status == MSDU_OK && i < p->ranks; i++) {
+        if (facts[2 * i] != facts[0] || facts[2 * i + 1] != facts[1]) {
+            status = find_difference(p, text, facts);
+        }
+    }
+
+err_free:
+    free(shares);
+    free(facts);
+    return status;
+}
+
+static msdu_status broadcast(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->parameter == NULL) {
+            continue;
+        }
+        msdu_op op = {
+            .kind = MSDU_OP_BROADCAST,
+            .count = t->count * msdu__dtype_bytes(t->dtype),
+            .recv = t->parameter,
+        };
+        msdu_status status = msdu__agree_run(p, &op, 0);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    return MSDU_OK;
+}
+
+msdu_status msdu__agree(msdu__pipeline *p)
+{
+    char *text = describe(p);
+    if (text == NULL) {
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory", p->rank);
+    }
+    msdu_status status = compare(p, text);
+    free(text);
+    return status == MSDU_OK && p->settings.broadcast ? broadcast(p) : status;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sockets with deadlines, for the hub. No function logs or sets an error text. */
+#ifndef MSDU_HUB_NET_H
+#define MSDU_HUB_NET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#define MSDU__NET_TEXT_BYTES 80 /* longest numeric address with port, with its zero */
+
+/* One socket address. */
+struct msdu__address {
+    struct sockaddr_storage any;
+    socklen_t bytes;
+};
+
+/* Monotonic time in nanoseconds. */
+uint64_t msdu__net_now(void);
+
+/* Sleep; for back-off between attempts. */
+void msdu__net_sleep(uint64_t span_ns);
+
+/* Random bytes from the kernel; false if there are none. */
+bool msdu__net_random(void *data, size_t bytes);
+
+/* Addresses of a host name; returns how many were found, 0 with cause written. */
+size_t msdu__net_resolve(const char *host, const char *port, struct msdu__address *addresses,
+                         size_t capacity, const char **cause_out);
+
+/* Address of a network interface, IPv4 first; port in host order. */
+bool msdu__net_interface(const char *name, uint16_t port, struct msdu__address *address_out);
+
+/* The loopback address, any port. */
+void msdu__net_loopback(struct msdu__address *address_out);
+
+/* Set the port, in host order. */
+void msdu__net_set_port(struct msdu__address *address, uint16_t port);
+
+/* Write "127.0.0.1:29500" or "[::1]:29500"; without port if with_port is false. */
+void msdu__net_text(const struct msdu__address *address, bool with_port,
+                    char text[MSDU__NET_TEXT_BYTES]);
+
+/* Own or peer's address of a connection. */
+bool msdu__net_own(int fd, struct msdu__address *address_out);
+bool msdu__net_peer(int fd, struct msdu__address *address_out);
+
+/* Listen, non-blocking. Returns a descriptor, or -1 with errno set. */
+int msdu__net_listen(const struct msdu__address *address);
+
+/* Connect until a time, from `source` if it is not NULL. Returns a non-blocking descriptor, or -1
+ * with errno set. */
+int msdu__net_connect(const struct msdu__address *to, const struct msdu__address *source,
+                      uint64_t until_ns);
+
+/* No delay, keepalive, and an end to unanswered data after the deadline. */
+void msdu__net_tune(int fd, uint64_t deadline_ns);
+
+/* Move exactly so many bytes until a time. False with errno set; 0 means closed by the peer. */
+bool msdu__net_send(int fd, const void *data, size_t bytes, uint64_t until_ns);
+bool msdu__net_recv(int fd, void *data, size_t bytes, uint64_t until_ns);
+
+#endif

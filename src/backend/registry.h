@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Backends by name: built in ("local"), then a module file libmsdu_<name>.so. */
+#ifndef MSDU_REGISTRY_H
+#define MSDU_REGISTRY_H
+
+#include "../msdu_impl.h"
+
+extern const msdu_backend msdu__backend_local; /* local.c: ranks as threads of one process */
+
+/*
+ * Find a backend by name, or by path if the name holds a slash. Modules are sought in
+ * MSDU_MODULE_PATH (colon separated), beside libmsdu (or the executable), in its msdu/ folder, and
+ * in the install folder; loaded once, never unloaded. Returns MSDU_OK, ERR_NOT_FOUND (text names
+ * the places looked at), ERR_UNSUPPORTED (no or wrong symbol; the dynamic loader's own words are in
+ * the text). Thread: any.
+ */
+msdu_status msdu__backend_find(const char *name, const msdu_backend **backend_out);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rule "blend": own parameters and the late mean, weighted by staleness, as DASO does; pure. */
+#include "rules.h"
+
+static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
+{
+    /* Own parameters count as 2 S ranks, as one where nothing was overlapped (S = 0). */
+    const double own = args->staleness > 0 ? 2.0 * (double)args->staleness : 1.0;
+    const double ranks = (double)args->ranks;
+    const double weights[2] = {own / (own + ranks), ranks / (own + ranks)};
+    msdu__chunk_loops(chunk)->blend(chunk->anchor, chunk->param, chunk->update, weights,
+                                    chunk->count);
+}
+
+const msdu__rule msdu__rule_blend = {
+    .name = "blend",
+    .help = "w <- (2 S w + N mean) / (2 S + N), S steps late, N ranks, as in DASO",
+    .needs = 0,
+    .is_merge = true,
+    .apply = apply,
+};

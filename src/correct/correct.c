@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of rules, chains of them, and the one pass over a slice that applies a chain; pure. */
+#include "correct.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "rules.h"
+
+static const msdu__rule *const rules[] = {
+    &msdu__rule_average, &msdu__rule_elastic, &msdu__rule_delayed,
+    &msdu__rule_blend,   &msdu__rule_outer,   &msdu__rule_clip,
+};
+
+#define RULE_COUNT (sizeof(rules) / sizeof(rules[0]))
+
+const msdu__rule *msdu__rule_at(uint32_t index)
+{
+    return index < RULE_COUNT ? rules[index] : NULL;
+}
+
+/* --- chains --- */
+
+static const msdu__rule *rule_find(const char *name, size_t length)
+{
+    for (size_t i = 0; i < RULE_COUNT; i++) {
+        if (strlen(rules[i]->name) == length && strncmp(rules[i]->name, name, length) == 0) {
+            return rules[i];
+        }
+    }
+    return NULL;
+}
+
+/* The next name: past blanks and up to a comma or the end; *next is moved behind the comma. */
+static size_t next_name(const char **text, const char **next)
+{
+    while (isspace((unsigned char)**text)) {
+        (*text)++;
+    }
+    size_t length = strcspn(*text, ",");
+    *next = *text + length + ((*text)[length] == ',' ? 1 : 0);
+    while (length > 0 && isspace((unsigned char)(*text)[length - 1])) {
+        length--;
+    }
+    return length;
+}
+
+static void chain_append(msdu__chain *chain, const msdu__rule *rule)
+{
+    assert(chain->count < MSDU__CHAIN_MAX);
+    chain->rules[chain->count++] = rule;
+    chain->needs |= rule->needs;
+}
+
+static bool has_merge(const msdu__chain *chain)
+{
+    return chain->count > 0 && chain->rules[chain->count - 1]->is_merge;
+}
+
+static bool has_rule(const msdu__chain *chain, const msdu__rule *rule)
+{
+    for (uint32_t i = 0; i < chain->count; i++) {
+        if (chain->rules[i] == rule) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Why `rule` cannot follow the chain; NULL if it can. */
+static const char *append_error(const msdu__chain *chain, const msdu__rule *rule)
+{
+    if (rule == NULL) {
+        return "is not a correction rule";
+    }
+    if (has_rule(chain, rule)) {
+        return "is given twice";
+    }
+    if (has_merge(chain)) {
+        return "follows a merge rule, which must be the last";
+    }
+    return NULL;
+}
+
+bool msdu__chain_parse(const char *text, bool is_delayed, msdu__chain *chain_out, char *why,
+                       size_t why_bytes)
+{
+    msdu__chain chain = {.count = 0};
+    const char *next = text;
+    while (*next != '\0') {
+        const char *name = next;
+        const size_t length = next_name(&name, &next);
+        const msdu__rule *rule = rule_find(name, length);
+        const char *error = append_error(&chain, rule);
+        if (error != NULL) {
+            (void)snprintf(why, why_bytes, "\"%.*s\" %s", (int)(length < 60 ? length : 60), name,
+                           error);
+            return false;
+        }
+        chain_append(&chain, rule);
+    }
+    if (!has_merge(&chain)) {
+        chain_append(&chain, is_delayed ? &msdu__rule_delayed : &msdu__rule_average);
+    }
+    *chain_out = chain;
+    return true;
+}
+
+/* --- passes --- */
+
+typedef struct span {
+    uint64_t start;
+    uint64_t count;
+} span;
+
+static span span_next(uint64_t start, uint64_t count)
+{
+    const uint64_t left = count - start;
+    return (span){start, left < MSDU__CHUNK ? left : MSDU__CHUNK};
+}
+
+/* array + elements, for arrays of unknown type; NULL stays NULL. */
+static void *at(void *array, uint64_t start, size_t element_bytes)
+{
+    return array == NULL ? NULL : (unsigned char *)array + start * element_bytes;
+}
+
+static const void *at_const(const void *array, uint64_t start, size_t element_bytes)
+{
+    return array == NULL ? NULL : (const unsigned char *)array + start * element_bytes;
+}
+
+static bool is_half(int32_t dtype)
+{
+    return dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
+}
+
+static size_t working_bytes(int32_t dtype)
+{
+    return dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
+}
+
+static size_t param_bytes(int32_t dtype)
+{
+    return is_half(dtype) ? 2 : working_bytes(dtype);
+}
+
+static void capture_span(const msdu__arrays *arrays, span s, void *snapshot, msdu__sums *sums)
+{
+    const size_t bytes = working_bytes(arrays->dtype);
+    const msdu__vec_real *loops = msdu__vec_get()->real[arrays->dtype == MSDU_FLOAT64];
+    const void *anchor = at_const(arrays->anchor, s.start, bytes);
+    const void *param = at_const(arrays->param, s.start, param_bytes(arrays->dtype));
+    void *update = at(arrays->update, s.start, bytes);
+    float wide[MSDU__CHUNK];
+    if (is_half(arrays->dtype)) {
+        msdu__vec_widen(param, arrays->dtype, wide, s.count);
+        param = wide;
+    }
+    loops->difference(anchor, param, update, s.count);
+    if (snapshot != NULL) {
+        memcpy(at(snapshot, s.start, bytes), param, s.count * bytes);
+    }
+    bool is_anchor_bad = false;
+    sums->update_sq += loops->sum_sq(update, s.count, &sums->has_bad);
+    sums->weight_sq += loops->sum_sq(anchor, s.count, &is_anchor_bad);
+}
+
+void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sums *sums)
+{
+    for (uint64_t start = 0; start < arrays->count; start += MSDU__CHUNK) {
+        capture_span(arrays, span_next(start, arrays->count), snapshot, sums);
+    }
+}
+
+static void apply_span(const msdu__chain *chain, const msdu__correct_args *args,
+                       const msdu__arrays *arrays, span s, msdu__sums *sums)
+{
+    const size_t bytes = working_bytes(arrays->dtype);
+    void *param = at(arrays->param, s.start, param_bytes(arrays->dtype));
+    float wide[MSDU__CHUNK];
+    msdu__chunk chunk = {
+        .param = param,
+        .anchor = at(arrays->anchor, s.start, bytes),
+        .update = at(arrays->update, s.start, bytes),
+        .momentum = at(arrays->momentum, s.start, bytes),
+        .snapshot = at_const(arrays->snapshot, s.start, bytes),
+        .count = (uint32_t)s.count,
+        .is_double = arrays->dtype == MSDU_FLOAT64,
+    };
+    if (is_half(arrays->dtype)) {
+        msdu__vec_widen(param, arrays->dtype, wide, s.count);
+        chunk.param = wide;
+    }
+    if (chunk.snapshot == NULL) {
+        chunk.snapshot = chunk.param;
+    }
+    const msdu__vec_real *loops = msdu__chunk_loops(&chunk);
+    sums->update_sq += loops->sum_sq(chunk.update, s.count, &sums->has_bad);
+    for (uint32_t i = 0; i < chain->count; i++) {
+        chain->rules[i]->apply(args, &chunk);
+    }
+    sums->weight_sq += loops->sum_sq(chunk.anchor, s.count, &sums->has_bad);
+    if (is_half(arrays->dtype)) {
+        msdu__vec_narrow(wide, arrays->dtype, param, s.count);
+    }
+}
+
+void msdu__correct_apply(const msdu__chain *chain, const msdu__correct_args *args,
+                         const msdu__arrays *arrays, msdu__sums *sums)
+{
+    assert(has_merge(chain));
+    assert(arrays->momentum != NULL || (chain->needs & MSDU__NEEDS_MOMENTUM) == 0);
+    for (uint64_t start = 0; start < arrays->count; start += MSDU__CHUNK) {
+        apply_span(chain, args, arrays, span_next(start, arrays->count), sums);
+    }
+}

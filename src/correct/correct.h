@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Correction: what a rank does when the mean of a slice has arrived. Pure: no I/O, locks, clock,
+ * allocation, globals. One file per rule; correct.c lists and chains them.
+ *
+ * Notation (algorithms: see src/DESIGN.md): w live parameters, A anchor (last agreed global
+ * parameters), y snapshot of w when the round was captured, d mean pseudo-gradient A - mean(y)
+ * ("descent positive"), u outer momentum. A chain is any number of shaping rules, each of which
+ * rewrites d, and one merge rule at its end, which writes A and w:
+ *     shape:  d <- rule(d, u)           clip, outer
+ *     merge:  A <- A - d, w <- rule(A, w, y)   average, elastic, delayed, blend
+ * Rules work on one chunk that stays in the first cache level, so a chain is one pass over memory.
+ */
+#ifndef MSDU_CORRECT_H
+#define MSDU_CORRECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <msdu/msdu.h>
+
+#define MSDU__CHUNK 2048 /* elements of a chunk: 16 KiB of doubles */
+
+/* What a rule needs beside w, A and d. */
+enum {
+    MSDU__NEEDS_MOMENTUM = 1, /* u: one working element per parameter, kept between rounds */
+    MSDU__NEEDS_SNAPSHOT = 2, /* y: one working element per parameter while in flight */
+    MSDU__NEEDS_NORM = 4,     /* |d| over all slices of the round before the first is applied */
+};
+
+/* Settings and round facts a chain needs; zeroed, then filled by the pipeline. */
+typedef struct msdu__correct_args {
+    double elastic_alpha;
+    double outer_lr;
+    double outer_momentum;
+    bool outer_is_nesterov;
+    double delayed_keep; /* rho */
+    double clip_scale;   /* computed per round from the norms; 1: no clipping */
+    uint32_t staleness;  /* steps between capture and now (tau) */
+    int32_t ranks;
+} msdu__correct_args;
+
+/* Working type is float for float32, float16, bfloat16 and double for float64. */
+typedef struct msdu__chunk {
+    void *param;          /* w */
+    void *anchor;         /* A */
+    void *update;         /* d; rules may overwrite it */
+    void *momentum;       /* u, or NULL */
+    const void *snapshot; /* y; equals param where tau is 0 */
+    uint32_t count;
+    bool is_double;
+} msdu__chunk;
+
+typedef struct msdu__rule {
+    const char *name;
+    const char *help; /* one line */
+    unsigned needs;   /* MSDU__NEEDS_* */
+    bool is_merge;
+    void (*apply)(const msdu__correct_args *args, const msdu__chunk *chunk);
+} msdu__rule;
+
+#define MSDU__CHAIN_MAX 6
+typedef struct msdu__chain {
+    const msdu__rule *rules[MSDU__CHAIN_MAX];
+    uint32_t count;
+    unsigned needs; /* union */
+} msdu__chain;
+
+/* The index-th rule, NULL past the last. */
+const msdu__rule *msdu__rule_at(uint32_t index);
+/*
+ * Parse "clip,outer,delayed". Exactly one merge rule, at the end; if none is given, "average" is
+ * added (or "delayed" if is_delayed). On error returns false and puts one line into why.
+ */
+bool msdu__chain_parse(const char *text, bool is_delayed, msdu__chain *chain_out, char *why,
+                       size_t why_bytes);
+
+/* One slice's arrays, all `count` elements. */
+typedef struct msdu__arrays {
+    void *param;          /* dtype */
+    void *anchor;         /* working type; so are the rest */
+    void *update;         /* in: d; contents unspecified afterwards */
+    void *momentum;       /* or NULL */
+    const void *snapshot; /* or NULL: y is param */
+    uint64_t count;
+    int32_t dtype;
+} msdu__arrays;
+
+/* Sums over a slice, in double. */
+typedef struct msdu__sums {
+    double update_sq; /* |d|^2 before shaping, or |local pseudo-gradient|^2 in capture */
+    double weight_sq; /* |A|^2 (apply: new anchor; capture: old) */
+    bool has_bad;     /* capture: a NaN or infinity was met */
+} msdu__sums;
+
+/*
+ * Capture: update <- anchor - param (the local pseudo-gradient, in working type), snapshot <-
+ * param if snapshot is not NULL, sums added to *sums. One pass.
+ */
+void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sums *sums);
+
+/* Apply the chain to one slice, sums added to *sums. One pass. */
+void msdu__correct_apply(const msdu__chain *chain, const msdu__correct_args *args,
+                         const msdu__arrays *arrays, msdu__sums *sums);
+
+/* --- recursion.c: the accumulated-gradient domain (design.md section 3) --- */
+
+/* The trainer's optimizer. */
+typedef struct msdu__recursion_args {
+    double lr;
+    double momentum; /* mu */
+    double factor;   /* f = 1 - dampening; 1 on the first call */
+    double weight_decay;
+    bool is_nesterov;
+} msdu__recursion_args;
+
+/* Per-element state; working type. */
+typedef struct msdu__recursion_state {
+    void *drift;    /* dl */
+    void *velocity; /* dv */
+    void *trace;    /* r */
+} msdu__recursion_state;
+
+/*
+ * A call on which ranks do not meet: advance dl, dv; return g + K in gradient (dtype). One pass.
+ * gradient and state hold count elements. |g|^2 is added to sums->update_sq.
+ */
+void msdu__recursion_local(const msdu__recursion_args *args, const msdu__recursion_state *state,
+                           void *gradient, uint64_t count, int32_t dtype, msdu__sums *sums);
+/* First half of a meeting call with tau = 0: advance dl, dv; send <- dl, |dl|^2 added to
+ * sums->update_sq. gradient is only read. */
+void msdu__recursion_capture(const msdu__recursion_args *args, const msdu__recursion_state *state,
+                             const void *gradient, void *send, uint64_t count, int32_t dtype,
+                             msdu__sums *sums);
+/*
+ * tau = 0 (sent is NULL), second half of the same call: mean is the mean of all ranks' dl;
+ * T = (dl - mean)/lr, dl <- 0; K from T and r; gradient += K.
+ *
+ * tau > 0: the meeting call is a plain msdu__recursion_local(), after which state->drift is copied
+ * into `sent` and sent. In the call tau calls later, AFTER its msdu__recursion_local(): this
+ * function adds what T = (sent - mean)/lr contributes to K, and dl <- dl - sent.
+ *
+ * lr = 0 moves nothing: the drift is kept for a later meeting, on all ranks alike.
+ */
+void msdu__recursion_apply(const msdu__recursion_args *args, const msdu__recursion_state *state,
+                           const void *mean, const void *sent, void *gradient, uint64_t count,
+                           int32_t dtype);
+
+#endif

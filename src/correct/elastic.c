@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rule "elastic": parameters are pulled a part of the way towards the mean; pure. */
+#include "rules.h"
+
+static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
+{
+    msdu__chunk_loops(chunk)->elastic(chunk->anchor, chunk->param, chunk->update,
+                                      args->elastic_alpha, chunk->count);
+}
+
+const msdu__rule msdu__rule_elastic = {
+    .name = "elastic",
+    .help = "w <- w - elastic_alpha (w - mean): a pull towards the mean, as in EASGD",
+    .needs = 0,
+    .is_merge = true,
+    .apply = apply,
+};

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From settings to the arguments of the pure stages: policy, correction chain, host of the backend.
+ */
+#include "pipeline.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A backward pass is about two thirds of a step; slices of its first half can hide under the rest.
+ */
+#define HIDDEN_UNDER_BACKWARD 0.5
+
+static void derive_wires(msdu__pipeline *p)
+{
+    msdu__interval_args *a = &p->interval_args;
+    bool is_linear = p->settings.optimizer == MSDU__OPTIMIZER_SGD;
+    a->wire_count = MSDU__WIRE_COUNT;
+    for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
+        const msdu__wire *wire = msdu__wire_at(i);
+        a->wires[i] = (msdu__interval_wire){
+            .name = wire->name,
+            .bits = wire->bits,
+            .residual_ratio = wire->residual_ratio,
+            .is_allowed = true,
+            /* the square of a coarse gradient spoils Adam's second moment (1-bit Adam) */
+            .is_allowed_h1 = i != MSDU__WIRE_TERNARY || is_linear,
+        };
+    }
+}
+
+static void derive_interval(msdu__pipeline *p)
+{
+    const msdu__settings *s = &p->settings;
+    bool is_late = s->overlap == MSDU__OVERLAP_DELAYED || s->overlap == MSDU__OVERLAP_STREAMED;
+    p->interval_args = (msdu__interval_args){
+        .interval_steps = (uint32_t)s->interval_steps,
+        .interval_max = (uint32_t)s->interval_max,
+        .warmup_steps = (uint32_t)s->warmup_steps,
+        .total_steps = (uint64_t)s->total_steps,
+        .switch_step = (uint64_t)s->switch_step,
+        .target_overhead = s->target_overhead,
+        .prefer_speed = s->prefer_speed != 0,
+        .drift_limit = s->drift_limit,
+        .drift_exponent = s->drift_exponent,
+        .qsr_alpha = s->qsr_alpha,
+        .plateau_patience = (uint32_t)s->plateau_patience,
+        .plateau_threshold = s->plateau_threshold,
+        .fixed_wire = (int)s->wire,
+        .widest_wire = MSDU__WIRE_FLOAT32,
+        .hide_steps = is_late ? (uint32_t)s->delay_steps : 0,
+        .hide_share = s->overlap == MSDU__OVERLAP_BACKWARD ? HIDDEN_UNDER_BACKWARD : 0.0,
+    };
+    derive_wires(p);
+    p->policy = msdu__policy_find(s->interval);
+}
+
+msdu_status msdu__derive(msdu__pipeline *p)
+{
+    const msdu__settings *s = &p->settings;
+    char why[MSDU__TEXT_BYTES];
+    bool is_late = s->overlap == MSDU__OVERLAP_DELAYED || s->overlap == MSDU__OVERLAP_STREAMED;
+    derive_interval(p);
+    if (p->policy == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "setting interval: no policy '%s'", s->interval);
+    }
+    if (!msdu__chain_parse(s->correct, is_late, &p->chain, why, sizeof(why))) {
+        return msdu__fail(MSDU_ERR_INVALID, "setting correct: %s", why);
+    }
+    if (s->domain == MSDU__DOMAIN_ACCUMULATED && is_late) {
+        return msdu__fail(MSDU_ERR_INVALID, "setting overlap: domain accumulated meets within a "
+                                            "step; use blocking or backward");
+    }
+    p->correct_args = (msdu__correct_args){
+        .elastic_alpha = s->elastic_alpha,
+        .outer_lr = s->outer_lr,
+        .outer_momentum = s->outer_momentum,
+        .outer_is_nesterov = s->outer_is_nesterov != 0,
+        .delayed_keep = s->delayed_keep,
+        .clip_scale = 1.0,
+        .staleness = is_late ? (uint32_t)s->delay_steps : 0,
+        .ranks = p->ranks,
+    };
+    return MSDU_OK;
+}
+
+static const char *or_null(const char *text)
+{
+    return text[0] == '\0' ? NULL : text;
+}
+
+static void host_notify(void *user)
+{
+    msdu__pipeline *p = user;
+    msdu__worker_kick(&p->worker);
+}
+
+static void host_log(void *user, msdu_log_level level, const char *text)
+{
+    const msdu__pipeline *p = user;
+    msdu__log_line(&p->log, level, "%s", text);
+}
+
+static msdu_status host_fail(msdu_status status, const char *text)
+{
+    return msdu__fail_text(status, text);
+}
+
+void msdu__derive_host(msdu__pipeline *p)
+{
+    const msdu__settings *s = &p->settings;
+    p->host = (msdu_host){
+        .size = sizeof(msdu_host),
+        .rank = p->rank,
+        .ranks = p->ranks,
+        .job = s->job,
+        .secret = or_null(s->secret),
+        .rendezvous = or_null(s->rendezvous),
+        .interface = or_null(s->interface),
+        .tls_key = or_null(s->tls_key),
+        .tls_cert = or_null(s->tls_cert),
+        .tls_ca = or_null(s->tls_ca),
+        .deadline_ns = (uint64_t)s->deadline_ms * 1000000ULL,
+        /* first phase, second phase, control, plan */
+        .lanes = (uint32_t)(2 * s->lanes + 2),
+        .requests = (uint32_t)s->window + 2 * MSDU__FRAGMENTS_MAX,
+        .user = p,
+        .notify = host_notify,
+        .log = host_log,
+        .fail = host_fail,
+    };
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a slice means in each domain: what is captured, where it is reduced, what is done with the
+ * mean. Loops over memory only; runs on the communication thread.
+ */
+#include "pipeline.h"
+
+#include <string.h>
+
+#include "correct/vec.h"
+
+/* One tensor's part of a slice. */
+typedef struct piece {
+    char *parameter; /* NULL if the tensor has none */
+    char *gradient;
+    uint64_t at;    /* first element within the slice */
+    uint64_t count; /* elements */
+    uint32_t tensor;
+} piece;
+
+static piece piece_at(const msdu__pipeline *p, uint32_t slice, uint32_t index, uint64_t at)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    const msdu__segment *segment = &p->slicing.segments[cut->first_segment + index];
+    const msdu__tensor *tensor = &p->tensors[segment->tensor];
+    uint64_t offset = segment->offset * msdu__dtype_bytes(tensor->dtype);
+    piece out = {.at = at, .count = segment->count, .tensor = segment->tensor};
+    out.parameter = tensor->parameter == NULL ? NULL : (char *)tensor->parameter + offset;
+    out.gradient = tensor->gradient == NULL ? NULL : (char *)tensor->gradient + offset;
+    return out;
+}
+
+static uint32_t working_bytes(int32_t dtype)
+{
+    return dtype == MSDU_FLOAT64 ? 8 : 4;
+}
+
+static void *offset_of(void *base, int32_t dtype, uint64_t elements)
+{
+    return base == NULL ? NULL : (char *)base + elements * working_bytes(dtype);
+}
+
+/* in (dtype) to working type */
+static void load(const void *in, int32_t dtype, void *out, uint64_t count)
+{
+    if (dtype == MSDU_FLOAT64 || dtype == MSDU_FLOAT32) {
+        memcpy(out, in, count * working_bytes(dtype));
+    } else {
+        msdu__vec_widen(in, dtype, out, count);
+    }
+}
+
+static void store(const void *in, int32_t dtype, void *out, uint64_t count)
+{
+    if (dtype == MSDU_FLOAT64 || dtype == MSDU_FLOAT32) {
+        memcpy(out, in, count * working_bytes(dtype));
+    } else {
+        msdu__vec_narrow(in, dtype, out, count);
+    }
+}
+
+void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    if (f->round.is_gradient && !p->runs[slice].is_staged) {
+        return piece_at(p, slice, 0, 0).gradient;
+    }
+    return p->runs[slice].buf;
+}
+
+static msdu__arrays arrays_of(const msdu__pipeline *p, uint32_t slice, const piece *part)
+{
+    const msdu__run *run = &p->runs[slice];
+    int32_t dtype = p->slicing.slices[slice].dtype;
+    return (msdu__arrays){
+        .param = part->parameter,
+        .anchor = offset_of(run->anchor, dtype, part->at),
+        .update = offset_of(run->buf, dtype, part->at),
+        .momentum = offset_of(run->momentum, dtype, part->at),
+        .snapshot = offset_of(run->snapshot, dtype, part->at),
+        .count = part->count,
+        .dtype = dtype,
+    };
+}
+
+static msdu__recursion_args recursion_args(msdu__pipeline *p)
+{
+    return (msdu__recursion_args){
+        .lr = atomic_load(&p->lr),
+        .momentum = p->settings.momentum,
+        .factor = atomic_load(&p->is_first_call) ? 1.0 : 1.0 - p->settings.dampening,
+        .weight_decay = p->settings.weight_decay,
+        .is_nesterov = p->settings.nesterov != 0,
+    };
+}
+
+static msdu__recursion_state recursion_state(const msdu__run *run, int32_t dtype, uint64_t at)
+{
+    return (msdu__recursion_state){
+        .drift = offset_of(run->recursion.drift, dtype, at),
+        .velocity = offset_of(run->recursion.velocity, dtype, at),
+        .trace = offset_of(run->recursion.trace, dtype, at),
+    };
+}
+
+static void capture_gradient(const msdu__pipeline *p, uint32_t slice, const piece *part,
+                             msdu__sums *sums)
+{
+    const msdu__run *run = &p->runs[slice];
+    int32_t dtype = p->slicing.slices[slice].dtype;
+    const void *x = part->gradient;
+    if (run->is_staged) {
+        void *buf = offset_of(run->buf, dtype, part->at);
+        load(part->gradient, dtype, buf, part->count);
+        x = buf;
+        dtype = dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
+    }
+    sums->update_sq += msdu__vec_sum_sq(x, dtype, part->count, &sums->has_bad);
+}
+
+static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
+                          const piece *part, msdu__sums *sums)
+{
+    msdu__run *run = &p->runs[slice];
+    int32_t dtype = p->slicing.slices[slice].dtype;
+    if (run->is_state) {
+        load(part->parameter, dtype, offset_of(run->buf, dtype, part->at), part->count);
+    } else if (f->round.is_gradient) {
+        capture_gradient(p, slice, part, sums);
+    } else if (p->is_accumulated) {
+        msdu__recursion_args args = recursion_args(p);
+        msdu__recursion_state state = recursion_state(run, dtype, part->at);
+        msdu__recursion_capture(&args, &state, part->gradient, offset_of(run->buf, dtype, part->at),
+                                part->count, dtype, sums);
+    } else {
+        msdu__arrays arrays = arrays_of(p, slice, part);
+        msdu__correct_capture(&arrays, offset_of(run->snapshot, dtype, part->at), sums);
+    }
+}
+
+void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
+        piece part = piece_at(p, slice, i, at);
+        msdu__sums sums = {0};
+        capture_piece(p, f, slice, &part, &sums);
+        f->sums.update_sq += sums.update_sq;
+        f->sums.weight_sq += sums.weight_sq;
+        if (sums.has_bad && f->bad_tensor == 0) {
+            f->bad_tensor = part.tensor + 1;
+        }
+        at += part.count;
+    }
+}
+
+void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    void *buf = msdu__domain_buffer(p, f, slice);
+    int32_t dtype = cut->dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
+    bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
+    bool has_bad = false; /* known from the capture already, with its rank */
+    if (!run->is_narrow && !is_sum) {
+        msdu__vec_scale(buf, dtype, 1.0 / p->ranks, cut->count);
+    }
+    bool needs_norm =
+        f->round.is_gradient || p->is_accumulated || (p->chain.needs & MSDU__NEEDS_NORM) != 0;
+    if (needs_norm && !run->is_state) {
+        f->mean_sq += msdu__vec_sum_sq(buf, dtype, cut->count, &has_bad);
+    }
+    if (!f->round.is_gradient || !run->is_staged) {
+        return;
+    }
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < cut->segments; i++) {
+        piece part = piece_at(p, slice, i, at);
+        store(offset_of(run->buf, cut->dtype, at), cut->dtype, part.gradient, part.count);
+        at += part.count;
+    }
+}
+
+static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, const piece *part)
+{
+    msdu__run *run = &p->runs[slice];
+    int32_t dtype = p->slicing.slices[slice].dtype;
+    if (run->is_state) {
+        store(offset_of(run->buf, dtype, part->at), dtype, part->parameter, part->count);
+        return;
+    }
+    if (p->is_accumulated) {
+        msdu__recursion_args args = recursion_args(p);
+        msdu__recursion_state state = recursion_state(run, dtype, part->at);
+        msdu__recursion_apply(&args, &state, offset_of(run->buf, dtype, part->at), NULL,
+                              part->gradient, part->count, dtype);
+        return;
+    }
+    msdu__arrays arrays = arrays_of(p, slice, part);
+    msdu__sums sums = {0};
+    msdu__correct_apply(&p->chain, &p->correct_args, &arrays, &sums);
+    if ((p->chain.needs & MSDU__NEEDS_NORM) == 0) {
+        f->mean_sq += sums.update_sq;
+    }
+}
+
+void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
+{
+    if (f->round.is_gradient) {
+        return; /* the gradients hold the mean already */
+    }
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
+        piece part = piece_at(p, slice, i, at);
+        apply_piece(p, f, slice, &part);
+        at += part.count;
+    }
+}
+
+void msdu__domain_local(msdu__pipeline *p, uint32_t slice)
+{
+    int32_t dtype = p->slicing.slices[slice].dtype;
+    msdu__recursion_args args = recursion_args(p);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
+        piece part = piece_at(p, slice, i, at);
+        msdu__recursion_state state = recursion_state(&p->runs[slice], dtype, at);
+        msdu__sums sums = {0};
+        msdu__recursion_local(&args, &state, part.gradient, part.count, dtype, &sums);
+        at += part.count;
+    }
+}
+
+/* What gradient rounds left in the error feedback is in gradient units: of no use from here. */
+static void clear_residuals(msdu__pipeline *p, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    if (run->residual != NULL) {
+        memset(run->residual, 0, p->slicing.slices[slice].count * sizeof(float));
+        memset(run->owner_residual, 0, run->share_count[p->rank] * sizeof(float));
+    }
+}
+
+void msdu__domain_anchor(msdu__pipeline *p)
+{
+    for (uint32_t slice = p->slice_bound; slice-- > 0;) {
+        uint64_t at = 0;
+        int32_t dtype = p->slicing.slices[slice].dtype;
+        for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
+            piece part = piece_at(p, slice, i, at);
+            load(part.parameter, dtype, offset_of(p->runs[slice].anchor, dtype, at), part.count);
+            at += part.count;
+        }
+        clear_residuals(p, slice);
+    }
+}
+
+void msdu__domain_rollback(msdu__pipeline *p)
+{
+    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
+        uint64_t at = 0;
+        int32_t dtype = p->slicing.slices[slice].dtype;
+        for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
+            piece part = piece_at(p, slice, i, at);
+            store(offset_of(p->runs[slice].anchor, dtype, at), dtype, part.parameter, part.count);
+            at += part.count;
+        }
+    }
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Interval: the list of policies, and the cost model and limits they share. Pure. */
+#include "interval.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "policies.h"
+
+/* Residual energy over energy of a contribution up to which trials saw no loss in local rounds. */
+#define FREE_RESIDUAL 0.1
+/* Most of a measured time that is taken for latency. Slices in flight overlap their latencies, so
+ * messages x latency is an upper bound only; what is left makes a narrower wire worth a try, and
+ * the round after it measures what it gained. */
+#define LATENCY_SHARE_MAX 0.75
+
+/* One line each; the first is the default. */
+static const msdu__policy *const policies[] = {
+    &msdu__policy_divergence, &msdu__policy_fixed,      &msdu__policy_qsr,
+    &msdu__policy_plateau,    &msdu__policy_post_local,
+};
+
+const msdu__policy *msdu__policy_at(uint32_t index)
+{
+    return index < sizeof policies / sizeof *policies ? policies[index] : NULL;
+}
+
+const msdu__policy *msdu__policy_find(const char *name)
+{
+    for (uint32_t i = 0; msdu__policy_at(i) != NULL; i++) {
+        if (strcmp(policies[i]->name, name) == 0) {
+            return policies[i];
+        }
+    }
+    return NULL;
+}
+
+uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous, double wanted)
+{
+    double most = args->interval_max > 0 ? args->interval_max : 1;
+    double before = previous > 0 ? previous : 1;
+    double low = ceil(before / 2);
+    double value = isnan(wanted) ? before : floor(wanted);
+
+    if (!args->can_go_local) {
+        return 1;
+    }
+    value = fmin(fmax(value, low), 2 * before);
+    return (uint32_t)fmin(fmax(value, 1), most);
+}
+
+static double wire_bits(const msdu__interval_args *args, int wire)
+{
+    return wire >= 0 && (uint32_t)wire < args->wire_count ? args->wires[wire].bits : 0;
+}
+
+double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
+                              int wire)
+{
+    double link = (double)stats->link_ns;
+    double latency = (double)stats->messages * (double)stats->latency_ns;
+    double fixed = fmin(latency, LATENCY_SHARE_MAX * link);
+    double bits = wire_bits(args, wire);
+    double measured = wire_bits(args, stats->wire);
+
+    if (bits <= 0 || measured <= 0) {
+        return link;
+    }
+    return fixed + (link - fixed) * bits / measured;
+}
+
+double msdu__interval_overhead(const msdu__interval_args *args, const msdu__round_stats *stats,
+                               uint32_t interval, int wire)
+{
+    double step = (double)stats->step_ns;
+    double steps = interval > 0 ? interval : 1;
+    double hidden = fmin(args->hide_steps + args->hide_share, steps) * step;
+    double waited = fmax(msdu__interval_sync_ns(args, stats, wire) - hidden, 0);
+    double total = steps * step + waited;
+
+    return total > 0 ? waited / total : 0;
+}
+
+double msdu__interval_percent(double share)
+{
+    return fmin(fmax(100 * share, 0), 999);
+}
+
+bool msdu__interval_warm_up(const msdu__interval_args *args, const msdu__round_stats *stats,
+                            msdu__decision *decision)
+{
+    if (stats->step >= args->warmup_steps) {
+        return false;
+    }
+    decision->interval = 1;
+    decision->wire = args->widest_wire;
+    snprintf(decision->reason, sizeof decision->reason, "warm-up: step %llu of %u",
+             (unsigned long long)stats->step, args->warmup_steps);
+    return true;
+}
+
+/* Ties go to the wider format, which comes first. */
+static int narrowest_free_wire(const msdu__interval_args *args)
+{
+    int best = args->widest_wire;
+
+    for (uint32_t i = 0; i < args->wire_count; i++) {
+        const msdu__interval_wire *wire = &args->wires[i];
+
+        if (wire->is_allowed && wire->residual_ratio <= FREE_RESIDUAL && wire->bits > 0 &&
+            wire->bits < wire_bits(args, best)) {
+            best = (int)i;
+        }
+    }
+    return best;
+}
+
+void msdu__interval_decide_plain(const msdu__interval_args *args, uint32_t interval,
+                                 msdu__decision *decision)
+{
+    decision->interval = interval;
+    decision->reason[0] = '\0';
+    if (args->fixed_wire >= 0) {
+        decision->wire = args->fixed_wire;
+    } else {
+        decision->wire = interval > 1 ? narrowest_free_wire(args) : args->widest_wire;
+    }
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Interval: statistics of a round -> steps until the next synchronization, and the width of the
+ * wire. Pure: no I/O, locks, clock, allocation, globals. One file per policy; interval.c lists
+ * them.
+ *
+ * All inputs are equal on all ranks (reduced values, settings, counters), so all ranks decide
+ * alike without a message.
+ */
+#ifndef MSDU_INTERVAL_H
+#define MSDU_INTERVAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MSDU__WIRES_MAX 8
+
+/* Default cap on harm: drift variance over squared weights, V / |w|^2 (its root is a distance).
+ * Held at this value local steps stayed above the accuracy-against-bytes line of fixed intervals.
+ */
+#define MSDU__DRIFT_LIMIT 0.003
+
+/* A wire format as a policy sees it (filled from src/wire by the pipeline). */
+typedef struct msdu__interval_wire {
+    const char *name;
+    double bits;           /* per element */
+    double residual_ratio; /* predicted residual energy / energy of a contribution */
+    bool is_allowed;       /* may be chosen in local rounds (h > 1) */
+    bool is_allowed_h1; /* may be chosen for gradients (h = 1); 2 bits only under linear optimizers
+                         */
+} msdu__interval_wire;
+
+typedef struct msdu__interval_args {
+    uint32_t interval_steps; /* h, or base h */
+    uint32_t interval_max;
+    uint32_t warmup_steps; /* the pipeline keeps h = 1 and the widest wire until then */
+    uint64_t total_steps;  /* 0: not known */
+    uint64_t switch_step;
+    double target_overhead;
+    bool prefer_speed;
+    double drift_limit;
+    double drift_exponent;
+    double qsr_alpha;
+    uint32_t plateau_patience;
+    double plateau_threshold;
+    int fixed_wire;      /* index, or -1: the policy chooses (auto) */
+    int widest_wire;     /* index of float32 */
+    bool can_go_local;   /* false: no parameter pointers, h stays 1 (only the wire narrows) */
+    uint32_t hide_steps; /* steps a synchronization may hide under: tau of delayed, ... */
+    double
+        hide_share; /* and the share of one further step: backward overlap hides ~0.5, blocking 0 */
+    msdu__interval_wire wires[MSDU__WIRES_MAX];
+    uint32_t wire_count;
+} msdu__interval_args;
+
+/* Reduced facts of the round that just ended. Norms are over all synchronized elements. */
+typedef struct msdu__round_stats {
+    uint64_t step;     /* steps done so far */
+    uint64_t round;    /* rounds done so far */
+    uint32_t interval; /* h of this round */
+    int wire;          /* format of this round */
+    int32_t ranks;
+    bool is_gradient;     /* norms are of gradients (h = 1), not of pseudo-gradients */
+    double local_sq;      /* a: mean over ranks of |x_i|^2 */
+    double mean_sq;       /* b: |mean x_i|^2 */
+    double weight_sq;     /* |w|^2; 0 if not known */
+    double residual_sq;   /* mean over ranks of the error feedback's energy */
+    double lr;            /* 0 if not known */
+    double loss;          /* mean over ranks; NaN if not told */
+    uint64_t step_ns;     /* one step without waiting, largest over ranks, smoothed */
+    uint64_t link_ns;     /* time this round's slices kept the link busy, smallest over ranks */
+    uint64_t latency_ns;  /* time of an almost empty message */
+    uint64_t round_bytes; /* bytes of this round per rank */
+    uint64_t elements;    /* synchronized elements */
+    uint32_t messages;    /* slices of a round */
+} msdu__round_stats;
+
+/* A policy's memory: plain data, zeroed at first, saved with a checkpoint. */
+typedef struct msdu__interval_state {
+    double real[8];
+    uint64_t count[4];
+} msdu__interval_state;
+
+typedef struct msdu__decision {
+    uint32_t interval; /* h of the next round, 1 .. interval_max */
+    int wire;
+    char reason[96]; /* one line: the measurement and what follows from it */
+} msdu__decision;
+
+typedef struct msdu__policy {
+    const char *name;
+    const char *help; /* one line */
+    void (*decide)(const msdu__interval_args *args, const msdu__round_stats *stats,
+                   msdu__interval_state *state, msdu__decision *decision);
+} msdu__policy;
+
+const msdu__policy *msdu__policy_at(uint32_t index); /* NULL past the last */
+const msdu__policy *msdu__policy_find(const char *name);
+
+/* Shared by policies: clamp to 1 .. interval_max, and to a factor 2 of the previous interval;
+ * always 1 if !can_go_local. */
+uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous, double wanted);
+/* Predicted time of a synchronization in the given format, from this round's measurement. */
+double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
+                              int wire);
+/* Predicted share of time waited at (h, wire): floor of design.md section 4. */
+double msdu__interval_overhead(const msdu__interval_args *args, const msdu__round_stats *stats,
+                               uint32_t interval, int wire);
+
+#endif

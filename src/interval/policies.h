@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the policies share: their tables, and the rules that hold for each of them. */
+#ifndef MSDU_POLICIES_H
+#define MSDU_POLICIES_H
+
+#include "interval.h"
+
+extern const msdu__policy msdu__policy_divergence;
+extern const msdu__policy msdu__policy_fixed;
+extern const msdu__policy msdu__policy_qsr;
+extern const msdu__policy msdu__policy_plateau;
+extern const msdu__policy msdu__policy_post_local;
+
+/* In warm-up: decides h = 1 on the widest wire and returns true. */
+bool msdu__interval_warm_up(const msdu__interval_args *args, const msdu__round_stats *stats,
+                            msdu__decision *decision);
+/* Percent for a reason, kept short and finite. */
+double msdu__interval_percent(double share);
+/*
+ * Decide an interval for a policy that does not watch the wire: `interval` is limited already; the
+ * wire is the fixed one, else the narrowest that costs nothing (local rounds) or the widest (h =
+ * 1). Clears the reason.
+ */
+void msdu__interval_decide_plain(const msdu__interval_args *args, uint32_t interval,
+                                 msdu__decision *decision);
+
+#endif

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public functions: check arguments, call the pipeline. The only file that knows all stages. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/registry.h"
+#include "pipeline.h"
+
+struct msdu_ctx {
+    msdu__pipeline pipeline;
+};
+
+#define NAME_BYTES  256
+#define TENSORS_MAX 1000000U
+
+static msdu_status fail_null(const char *what)
+{
+    return msdu__fail(MSDU_ERR_INVALID, "%s is NULL", what);
+}
+
+/* --- create --- */
+
+static msdu_status load_backend(msdu__pipeline *p)
+{
+    /* one rank needs no network: the same calls, no module */
+    const char *name = p->ranks == 1 ? "local" : p->settings.backend;
+    msdu_status status = msdu__backend_find(name, &p->backend);
+    if (status == MSDU_OK) {
+        msdu__log_line(&p->log, MSDU_LOG_INFO, "backend %s %s", p->backend->name,
+                       p->backend->version);
+    }
+    return status;
+}
+
+static void init_shared(msdu__pipeline *p)
+{
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    atomic_init(&p->lr, p->settings.lr);
+    atomic_init(&p->loss, (double)NAN);
+    atomic_init(&p->is_first_call, true);
+    p->clock = msdu__clock_monotonic;
+    p->rank = (int32_t)p->settings.rank;
+    p->ranks = (int32_t)p->settings.ranks;
+    p->summary = (msdu_summary){
+        .size = sizeof(msdu_summary),
+        .rank = p->rank,
+        .ranks = p->ranks,
+        .interval_steps = 1,
+        .wire = "float32",
+        .domain = "gradient",
+        .interval = "fixed",
+    };
+}
+
+msdu_status msdu_create(const msdu_config *config, msdu_ctx **ctx_out)
+{
+    if (ctx_out == NULL) {
+        return fail_null("ctx_out");
+    }
+    msdu_ctx *ctx = calloc(1, sizeof(*ctx));
+    if (ctx == NULL) {
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for a context");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_status status = msdu__settings_load(config, &p->settings, &p->log);
+    if (status != MSDU_OK) {
+        goto err_free;
+    }
+    init_shared(p);
+    status = msdu__derive(p);
+    if (status != MSDU_OK) {
+        goto err_lock;
+    }
+    status = load_backend(p);
+    if (status != MSDU_OK) {
+        goto err_lock;
+    }
+    p->summary.interval = p->policy->name;
+    *ctx_out = ctx;
+    return MSDU_OK;
+
+err_lock:
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+err_free:
+    free(ctx);
+    return status;
+}
+
+/* --- tensors --- */
+
+static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d)
+{
+    size_t length = d->name == NULL ? 0 : strnlen(d->name, NAME_BYTES);
+    if (length == 0 || length == NAME_BYTES) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor %u: name must have 1 .. %d bytes",
+                          p->tensor_count, NAME_BYTES - 1);
+    }
+    if (d->count == 0 || d->dtype < MSDU_FLOAT32 || d->dtype > MSDU_BFLOAT16) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': count %llu or dtype %d out of range",
+                          d->name, (unsigned long long)d->count, d->dtype);
+    }
+    if (d->role == MSDU_ROLE_MODEL && d->parameter == NULL && d->gradient == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': needs parameter or gradient", d->name);
+    }
+    if (d->role != MSDU_ROLE_MODEL && (d->role != MSDU_ROLE_STATE || d->parameter == NULL)) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': bad role %d, or state without parameter",
+                          d->name, d->role);
+    }
+    uintptr_t places = (uintptr_t)d->parameter | (uintptr_t)d->gradient;
+    if (places % msdu__dtype_bytes(d->dtype) != 0) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': memory is not aligned to its elements",
+                          d->name);
+    }
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        if (strcmp(p->tensors[i].name, d->name) == 0) {
+            return msdu__fail(MSDU_ERR_INVALID, "tensor '%s' was added twice", d->name);
+        }
+    }
+    return MSDU_OK;
+}
+
+/* The caller's struct may be shorter than ours (older header), or longer if the rest is zero. */
+static msdu_status copy_desc(const msdu_tensor_desc *desc, msdu_tensor_desc *out)
+{
+    memset(out, 0, sizeof(*out));
+    if (desc->size == 0) {
+        return msdu__fail(MSDU_ERR_INVALID, "msdu_tensor_desc.size is 0: use MSDU_TENSOR_INIT");
+    }
+    const unsigned char *bytes = (const unsigned char *)desc;
+    for (size_t i = sizeof(*out); i < desc->size; i++) {
+        if (bytes[i] != 0) {
+            return msdu__fail(MSDU_ERR_UNSUPPORTED, "msdu_tensor_desc is from a newer header");
+        }
+    }
+    memcpy(out, desc, desc->size < sizeof(*out) ? desc->size : sizeof(*out));
+    return MSDU_OK;
+}
+
+static bool grow_tensors(msdu__pipeline *p)
+{
+    /* powers of two: room is used up when the count is one */
+    if ((p->tensor_count & (p->tensor_count - 1)) != 0) {
+        return true;
+    }
+    size_t room = p->tensor_count == 0 ? 1 : 2 * (size_t)p->tensor_count;
+    msdu__tensor *grown = realloc(p->tensors, room * sizeof(*grown));
+    if (grown != NULL) {
+        p->tensors = grown;
+    }
+    return grown != NULL;
+}
+
+msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_t *id_out)
+{
+    if (ctx == NULL || desc == NULL) {
+        return fail_null("ctx or desc");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_tensor_desc d;
+    msdu_status status = copy_desc(desc, &d);
+    if (status == MSDU_OK && (p->is_started || p->tensor_count == TENSORS_MAX)) {
+        status = msdu__fail(MSDU_ERR_STATE, "tensors are added before msdu_start()");
+    }
+    if (status == MSDU_OK) {
+        status = check_desc(p, &d);
+    }
+    if (status != MSDU_OK) {
+        return status;
+    }
+    char *name = strdup(d.name);
+    if (name == NULL || !grow_tensors(p)) {
+        free(name);
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for tensor '%s'", d.name);
+    }
+    msdu__tensor *t = &p->tensors[p->tensor_count];
+    memset(t, 0, sizeof(*t));
+    t->name = name;
+    t->parameter = d.parameter;
+    t->gradient = d.gradient;
+    t->count = d.count;
+    t->dtype = d.dtype;
+    t->role = d.role;
+    t->priority = d.priority;
+    if (id_out != NULL) {
+        *id_out = p->tensor_count;
+    }
+    p->tensor_count++;
+    return MSDU_OK;
+}
+
+/* --- start --- */
+
+static msdu_status open_files(msdu__pipeline *p)
+{
+    char path[MSDU__SETTING_BYTES];
+    const msdu__settings *s = &p->settings;
+    if (!msdu__observe_path(s->metrics_file, p->rank, p->metrics_path, sizeof(p->metrics_path)) ||
+        !msdu__observe_path(s->trace_file, p->rank, path, sizeof(path))) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: trace_file or metrics_file is too long",
+                          p->rank);
+    }
+    if (path[0] == '\0') {
+        return MSDU_OK;
+    }
+    const char **names = calloc(p->slicing.slice_count, sizeof(*names));
+    if (names == NULL) {
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the trace", p->rank);
+    }
+    for (uint32_t i = 0; i < p->slicing.slice_count; i++) {
+        const msdu__slice *cut = &p->slicing.slices[i];
+        names[i] = p->tensors[p->slicing.segments[cut->first_segment].tensor].name;
+    }
+    msdu_status status = msdu__trace_open(path, p->rank, msdu__pipeline_now(p), names,
+                                          p->slicing.slice_count, &p->trace);
+    free(names);
+    return status;
+}
+
+static msdu_status join(msdu__pipeline *p)
+{
+    msdu__derive_host(p);
+    msdu_status status = p->backend->open(&p->host, &p->comm);
+    if (status != MSDU_OK) {
+        p->comm = NULL;
+        return status;
+    }
+    return msdu__agree(p);
+}
+
+msdu_status msdu_start(msdu_ctx *ctx)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    if (p->is_started || p->tensor_count == 0) {
+        return msdu__fail(MSDU_ERR_STATE,
+                          p->is_started ? "msdu_start() was called before" : "no tensor was added");
+    }
+    p->is_started = true; /* even if it fails: there is no second try on half a group */
+    msdu_status (*const steps[])(msdu__pipeline *) = {msdu__start_build, join, open_files};
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        msdu_status status = steps[i](p);
+        if (status != MSDU_OK) {
+            msdu__pipeline_fail(p, status, msdu_last_error());
+            return status;
+        }
+    }
+    p->summary.domain = p->is_gradient      ? "gradient"
+                        : p->is_accumulated ? "accumulated"
+                                            : "parameter";
+    if (p->is_local_entered) {
+        msdu__domain_anchor(p);
+    }
+    atomic_store(&p->start_ns, msdu__pipeline_now(p));
+    msdu__log_line(&p->log, MSDU_LOG_INFO,
+                   "started: ranks %d, tensors %u, slices %u, elements %llu", p->ranks,
+                   p->tensor_count, p->slicing.slice_count, (unsigned long long)p->element_count);
+    msdu_status status = msdu__worker_start(&p->worker, msdu__pipeline_advance, p);
+    if (status == MSDU_OK) {
+        msdu__schedule_start(p);
+    } else {
+        msdu__pipeline_fail(p, status, msdu_last_error());
+    }
+    return status;
+}
+
+/* --- a step --- */
+
+static msdu_status check_running(const msdu_ctx *ctx)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    if (!ctx->pipeline.is_started || ctx->pipeline.is_finished) {
+        return msdu__fail(MSDU_ERR_STATE, "rank %d: the context is not between start and finish",
+                          ctx->pipeline.rank);
+    }
+    return MSDU_OK;
+}
+
+msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
+{
+    msdu_status status = check_running(ctx);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    if (id >= p->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
+                          p->rank, id, (int)what);
+    }
+    status = msdu__pipeline_status(p);
+    return status == MSDU_OK ? msdu__schedule_ready(p, id, what) : status;
+}
+
+msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
+{
+    const unsigned kinds = MSDU_GRADIENT | MSDU_PARAMETER;
+    msdu_status status = check_running(ctx);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    if ((id >= p->tensor_count && id != MSDU_ALL_TENSORS) || ((unsigned)what & kinds) == 0 ||
+        ((unsigned)what & ~kinds) != 0) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or no kind of memory: %d",
+                          p->rank, id, (int)what);
+    }
+    return msdu__schedule_wait(p, id, (uint32_t)what);
+}
+
+msdu_status msdu_step(msdu_ctx *ctx)
+{
+    msdu_status status = check_running(ctx);
+    return status == MSDU_OK ? msdu__schedule_step(&ctx->pipeline) : status;
+}
+
+msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    if (!(lr >= 0) || !isfinite(lr)) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: lr %g is not a finite number >= 0",
+                          ctx->pipeline.rank, lr);
+    }
+    atomic_store(&ctx->pipeline.lr, lr);
+    return MSDU_OK;
+}
+
+msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    if (!isfinite(loss)) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: loss %g is not finite", ctx->pipeline.rank,
+                          loss);
+    }
+    atomic_store(&ctx->pipeline.loss, loss);
+    return MSDU_OK;
+}
+
+/* --- the end --- */
+
+/* Last lines of metrics and trace; a file that failed makes finish return ERR_IO. */
+static msdu_status close_files(msdu__pipeline *p)
+{
+    msdu__pipeline_io(p, msdu__trace_close(p->trace));
+    p->trace = NULL;
+    if (p->metrics_path[0] != '\0' && p->metrics_due_ns != UINT64_MAX) {
+        msdu_summary summary;
+        msdu__pipeline_summary(p, &summary);
+        msdu__pipeline_io(p, msdu__metrics_write(p->metrics_path, &summary));
+    }
+    return p->io_failure[0] == '\0' ? MSDU_OK : msdu__fail_text(MSDU_ERR_IO, p->io_failure);
+}
+
+msdu_status msdu_finish(msdu_ctx *ctx)
+{
+    msdu_status status = check_running(ctx);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    status = msdu__pipeline_status(p);
+    if (status == MSDU_OK && !msdu__final_is_between_steps(p)) {
+        return msdu__fail(MSDU_ERR_STATE,
+                          "rank %d: tensors were announced since the last "
+                          "msdu_step(); end the step first",
+                          p->rank);
+    }
+    if (status == MSDU_OK) {
+        status = msdu__schedule_drain(p);
+    }
+    msdu__worker_stop(&p->worker);
+    if (status == MSDU_OK) {
+        uint64_t began = msdu__pipeline_now(p);
+        status = msdu__final_average(p);
+        atomic_fetch_add(&p->blocked_ns, msdu__pipeline_now(p) - began);
+        if (status != MSDU_OK) {
+            msdu__pipeline_fail(p, status, msdu_last_error());
+        }
+    }
+    p->is_finished = true;
+    msdu_status closed = close_files(p);
+    return status != MSDU_OK ? msdu__pipeline_status(p) : closed;
+}
+
+msdu_status msdu_rollback(msdu_ctx *ctx)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    if (!p->is_local_entered || p->runs == NULL || p->runs[0].anchor == NULL) {
+        return msdu__fail(MSDU_ERR_STATE, "rank %d: no completed round to go back to", p->rank);
+    }
+    if (atomic_load(&p->status) == MSDU_OK && !p->is_finished) {
+        msdu_status status = msdu__schedule_wait(p, MSDU_ALL_TENSORS, MSDU_PARAMETER);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    msdu__domain_rollback(p);
+    return MSDU_OK;
+}
+
+msdu_status msdu_summary_get(msdu_ctx *ctx, msdu_summary *summary_out)
+{
+    if (ctx == NULL || summary_out == NULL || summary_out->size == 0) {
+        return msdu__fail(MSDU_ERR_INVALID, "ctx or summary_out is NULL, or its size is 0: use "
+                                            "MSDU_SUMMARY_INIT");
+    }
+    msdu_summary summary;
+    size_t size = summary_out->size;
+    msdu__pipeline_summary(&ctx->pipeline, &summary);
+    memcpy(summary_out, &summary, size < sizeof(summary) ? size : sizeof(summary));
+    summary_out->size = size;
+    return MSDU_OK;
+}
+
+static void log_summary(msdu__pipeline *p)
+{
+    char text[2048];
+    msdu_summary summary;
+    msdu__pipeline_summary(p, &summary);
+    msdu__summary_text(&summary, text, sizeof(text));
+    for (char *rest = text, *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
+        msdu__log_line(&p->log, MSDU_LOG_INFO, "%s", line);
+    }
+}
+
+void msdu_destroy(msdu_ctx *ctx)
+{
+    if (ctx == NULL) {
+        return;
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu__worker_stop(&p->worker);
+    if (p->comm != NULL) {
+        if (!p->is_finished && MSDU_BACKEND_HAS(p->backend, abort)) {
+            p->backend->abort(p->comm, "it destroyed its context before msdu_finish()");
+        }
+        p->backend->close(p->comm);
+    }
+    if (atomic_load(&p->start_ns) != 0) {
+        log_summary(p);
+    }
+    (void)msdu__trace_close(p->trace);
+    msdu__start_free(p);
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        free(p->tensors[i].name);
+    }
+    free(p->tensors);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    memset(p->settings.secret, 0, sizeof(p->settings.secret));
+    free(ctx);
+}

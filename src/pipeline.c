@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One step of the communication thread: take what became ready, start slices in the order of the
+ * plan, test what is in flight, end rounds. Everything here runs on that thread (or in a test).
+ */
+#include "pipeline.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MS_NS            1000000ULL
+#define BACKOFF_LEAST_NS 20000ULL /* polling of backends without notify: 20 us .. 1 ms */
+#define BACKOFF_MOST_NS  MS_NS
+#define CHECK_NS         (500 * MS_NS)  /* how often deadlines are looked at */
+#define GRACE_NS         (5000 * MS_NS) /* a backend names the cause itself, if it can, by then */
+
+uint64_t msdu__pipeline_now(const msdu__pipeline *p)
+{
+    return p->clock(p->clock_user);
+}
+
+void msdu__pipeline_wake(msdu__pipeline *p)
+{
+    if (atomic_load(&p->waiters) > 0) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_broadcast(&p->changed);
+        pthread_mutex_unlock(&p->lock);
+    }
+}
+
+void msdu__pipeline_fail(msdu__pipeline *p, msdu_status status, const char *text)
+{
+    bool is_first = false;
+    pthread_mutex_lock(&p->lock);
+    if (atomic_load(&p->status) == MSDU_OK) {
+        snprintf(p->failure, sizeof(p->failure), "%s", text);
+        atomic_store(&p->status, (int)status);
+        is_first = true;
+    }
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    if (is_first) {
+        msdu__log_line(&p->log, MSDU_LOG_ERROR, "%s", text);
+        if (p->comm != NULL && MSDU_BACKEND_HAS(p->backend, abort)) {
+            p->backend->abort(p->comm, text);
+        }
+    }
+}
+
+static void fail_forward(msdu__pipeline *p, msdu_status status)
+{
+    msdu__pipeline_fail(p, status, msdu_last_error());
+}
+
+void msdu__pipeline_release(msdu__pipeline *p, uint32_t slice, msdu_what what)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    int kind = what == MSDU_GRADIENT ? 0 : 1;
+    bool is_free = false;
+    for (uint32_t i = 0; i < cut->segments; i++) {
+        uint32_t id = p->slicing.segments[cut->first_segment + i].tensor;
+        is_free |= atomic_fetch_sub(&p->tensors[id].busy[kind], 1) == 1;
+    }
+    if (is_free) {
+        msdu__pipeline_wake(p);
+    }
+}
+
+void msdu__pipeline_summary(msdu__pipeline *p, msdu_summary *summary_out)
+{
+    pthread_mutex_lock(&p->lock);
+    *summary_out = p->summary;
+    pthread_mutex_unlock(&p->lock);
+    uint64_t began = atomic_load(&p->start_ns);
+    summary_out->steps = atomic_load(&p->step_count);
+    summary_out->wait_ns = atomic_load(&p->blocked_ns);
+    summary_out->elapsed_ns = began == 0 ? 0 : msdu__pipeline_now(p) - began;
+    summary_out->bytes_plain = p->plain_bytes * summary_out->steps;
+}
+
+void msdu__pipeline_io(msdu__pipeline *p, msdu_status status)
+{
+    if (status == MSDU_OK) {
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    bool is_first = p->io_failure[0] == '\0';
+    if (is_first) {
+        snprintf(p->io_failure, sizeof(p->io_failure), "%s", msdu_last_error());
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (is_first) {
+        msdu__log_line(&p->log, MSDU_LOG_WARN, "%s; training goes on without it",
+                       msdu_last_error());
+    }
+}
+
+msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, msdu_req **req_out)
+{
+    op->size = sizeof(*op);
+    op->lane = lane;
+    op->sequence = p->lane_sequence[lane];
+    msdu_status status = p->backend->start(p->comm, op, req_out);
+    if (status == MSDU_OK) {
+        p->lane_sequence[lane]++;
+    }
+    return status;
+}
+
+/* --- taking events --- */
+
+static void capture(msdu__pipeline *p, uint32_t slice)
+{
+    msdu__fragment *f = &p->fragments[msdu__fragment_of(p, slice, p->slices_are_whole)];
+    msdu__run *run = &p->runs[slice];
+    run->times.ready_ns = msdu__pipeline_now(p);
+    msdu__domain_capture(p, f, slice);
+    run->state = MSDU__RUN_CAPTURED;
+    f->captured++;
+    if (!f->may_apply && !f->round.is_gradient) {
+        /* delayed: the snapshot is taken, the trainer may go on */
+        msdu__pipeline_release(p, slice, MSDU_PARAMETER);
+    }
+}
+
+/* True if the command was carried out; false if it has to wait. */
+static bool take_command(msdu__pipeline *p, uint32_t value)
+{
+    uint32_t index = value & MSDU__COMMAND_VALUE;
+    if ((value & MSDU__COMMAND_OPEN) != 0) {
+        msdu__fragment *f = &p->fragments[index];
+        if (f->state != MSDU__FRAGMENT_IDLE || f->plan_req != NULL) {
+            return false;
+        }
+        msdu__round_open(p, index);
+        return true;
+    }
+    if ((value & MSDU__COMMAND_APPLY) != 0) {
+        p->fragments[index].may_apply = true;
+        return true;
+    }
+    if ((value & MSDU__COMMAND_ANCHOR) != 0) {
+        if (p->active_count > 0 || p->fragments[0].plan_req != NULL) {
+            return false;
+        }
+        msdu__round_enter_local(p);
+        return true;
+    }
+    return msdu__round_drain(p);
+}
+
+static bool take_ready(msdu__pipeline *p)
+{
+    const uint32_t commands = ~MSDU__COMMAND_VALUE;
+    uint32_t value = 0;
+    bool did = false;
+    while (msdu__ready_peek(&p->ready, &value)) {
+        if ((value & commands) != 0) {
+            if (!take_command(p, value)) {
+                break;
+            }
+        } else if (p->runs[value].state == MSDU__RUN_OPEN) {
+            capture(p, value);
+        } else {
+            assert(p->is_accumulated);
+            msdu__domain_local(p, value);
+            msdu__pipeline_release(p, value, MSDU_GRADIENT);
+        }
+        msdu__ready_pop(&p->ready);
+        did = true;
+    }
+    return did;
+}
+
+/* --- starting slices --- */
+
+static uint32_t slice_at(const msdu__pipeline *p, uint64_t position)
+{
+    return p->queue[position & p->queue_mask];
+}
+
+static msdu__fragment *fragment_at(msdu__pipeline *p, uint32_t slice)
+{
+    return &p->fragments[msdu__fragment_of(p, slice, p->slices_are_whole)];
+}
+
+static int32_t free_slot(const msdu__pipeline *p)
+{
+    for (int32_t i = 0; i < p->settings.window; i++) {
+        if (!p->slots[i].is_used) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void flight_begin(msdu__pipeline *p)
+{
+    if (p->in_flight++ == 0) {
+        p->flight_began_ns = msdu__pipeline_now(p);
+    }
+}
+
+static void flight_end(msdu__pipeline *p)
+{
+    if (--p->in_flight == 0) {
+        p->link_ns += (double)(msdu__pipeline_now(p) - p->flight_began_ns);
+    }
+}
+
+/* The format a slice really travels in: 16-bit tensors keep theirs, float64 has none narrower. */
+static int wire_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    switch (p->slicing.slices[slice].dtype) {
+    case MSDU_FLOAT64:
+        return MSDU__WIRE_FLOAT32;
+    case MSDU_FLOAT16:
+        return MSDU__WIRE_FLOAT16;
+    case MSDU_BFLOAT16:
+        return MSDU__WIRE_BFLOAT16;
+    default:
+        return p->runs[slice].is_state ? MSDU__WIRE_FLOAT32 : f->round.wire;
+    }
+}
+
+static msdu__exchange exchange_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    const msdu__run *run = &p->runs[slice];
+    bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
+    return (msdu__exchange){
+        .wire = msdu__wire_at(wire_of(p, f, slice)),
+        .block = (uint32_t)p->settings.wire_block,
+        .rank = p->rank,
+        .ranks = p->ranks,
+        .factor = is_sum ? 1.0 : 1.0 / p->ranks,
+        .share_count = run->share_count,
+        .share_start = run->share_start,
+        .share_bytes = p->slots[run->slot].share_bytes,
+    };
+}
+
+static uint64_t ring_bytes(const msdu__pipeline *p, uint64_t bytes)
+{
+    uint64_t ranks = (uint64_t)p->ranks;
+    return 2 * bytes * (ranks - 1) / ranks;
+}
+
+static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    bool is_double = cut->dtype == MSDU_FLOAT64;
+    msdu_op op = {
+        .kind = MSDU_OP_ALLREDUCE,
+        .dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32,
+        .count = cut->count,
+        .recv = msdu__domain_buffer(p, f, slice),
+    };
+    p->runs[slice].times.bytes = ring_bytes(p, cut->count * (is_double ? 8 : 4));
+    return msdu__pipeline_start(p, &op, p->runs[slice].times.lane, &p->runs[slice].req);
+}
+
+static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    msdu__slot *slot = &p->slots[run->slot];
+    msdu__exchange x = exchange_of(p, f, slice);
+    uint64_t total = 0;
+    for (int32_t i = 0; i < p->ranks; i++) {
+        slot->share_bytes[i] = x.wire->bytes(run->share_count[i], x.block);
+        total += slot->share_bytes[i];
+    }
+    float *residual = x.wire->has_feedback ? run->residual : NULL;
+    f->residual_sq +=
+        msdu__exchange_encode(&x, msdu__domain_buffer(p, f, slice), residual, slot->send);
+    msdu_op op = {
+        .kind = MSDU_OP_ALLTOALL,
+        .send = slot->send,
+        .recv = slot->received,
+        .shares = slot->share_bytes,
+    };
+    /* all other owners' shares once, then the own share to every other rank */
+    run->times.bytes =
+        total - slot->share_bytes[p->rank] + slot->share_bytes[p->rank] * (uint64_t)(p->ranks - 1);
+    return msdu__pipeline_start(p, &op, run->times.lane, &run->req);
+}
+
+static bool start_slice(msdu__pipeline *p, uint32_t slice, uint32_t slot)
+{
+    msdu__fragment *f = fragment_at(p, slice);
+    msdu__run *run = &p->runs[slice];
+    int32_t dtype = p->slicing.slices[slice].dtype;
+    run->slot = slot;
+    run->position = p->queue_first;
+    run->is_narrow = wire_of(p, f, slice) != MSDU__WIRE_FLOAT32 && dtype != MSDU_FLOAT64;
+    run->times.round = f->opened;
+    run->times.slice = slice;
+    run->times.lane = (uint32_t)(p->queue_first % (uint64_t)p->settings.lanes);
+    run->times.issued_ns = msdu__pipeline_now(p);
+    msdu_status status = run->is_narrow ? start_exchange(p, f, slice) : start_whole(p, f, slice);
+    if (status != MSDU_OK) {
+        fail_forward(p, status);
+        return false;
+    }
+    p->slots[slot].is_used = true;
+    run->state = MSDU__RUN_FIRST;
+    flight_begin(p);
+    f->issued++;
+    f->bytes += run->times.bytes;
+    return true;
+}
+
+/* Strictly in queue order: with that, a window cannot make two ranks wait for each other. */
+static bool start_first(msdu__pipeline *p)
+{
+    bool did = false;
+    while (p->queue_first < p->queue_tail) {
+        uint32_t slice = slice_at(p, p->queue_first);
+        const msdu__fragment *f = fragment_at(p, slice);
+        int32_t slot = free_slot(p);
+        bool is_gated =
+            p->settings.overlap == MSDU__OVERLAP_BLOCKING && f->captured < f->slice_count;
+        if (p->runs[slice].state != MSDU__RUN_CAPTURED || slot < 0 || is_gated) {
+            break;
+        }
+        if (!start_slice(p, slice, (uint32_t)slot)) {
+            return false;
+        }
+        p->queue_first++;
+        did = true;
+    }
+    return did;
+}
+
+static bool start_gather(msdu__pipeline *p, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    msdu__slot *slot = &p->slots[run->slot];
+    uint64_t own = 0;
+    for (int32_t i = 0; i < p->rank; i++) {
+        own += slot->share_bytes[i];
+    }
+    msdu_op op = {
+        .kind = MSDU_OP_ALLGATHER,
+        .send = slot->send + own,
+        .recv = slot->send,
+        .shares = slot->share_bytes,
+    };
+    uint32_t lane = (uint32_t)p->settings.lanes + run->times.lane;
+    msdu_status status = msdu__pipeline_start(p, &op, lane, &run->req);
+    if (status != MSDU_OK) {
+        fail_forward(p, status);
+        return false;
+    }
+    run->state = MSDU__RUN_SECOND;
+    flight_begin(p);
+    return true;
+}
+
+/* All-gathers start in queue order too, on lanes of their own. */
+static bool start_second(msdu__pipeline *p)
+{
+    bool did = false;
+    while (p->queue_second < p->queue_first) {
+        uint32_t slice = slice_at(p, p->queue_second);
+        const msdu__run *run = &p->runs[slice];
+        if (run->is_narrow) {
+            if (run->state != MSDU__RUN_SUMMED || !start_gather(p, slice)) {
+                break;
+            }
+        }
+        p->queue_second++;
+        did = true;
+    }
+    return did;
+}
+
+/* --- testing --- */
+
+static void slice_reduced(msdu__pipeline *p, uint32_t slice)
+{
+    msdu__fragment *f = fragment_at(p, slice);
+    msdu__run *run = &p->runs[slice];
+    run->times.done_ns = msdu__pipeline_now(p);
+    p->slots[run->slot].is_used = false;
+    msdu__domain_reduced(p, f, slice);
+    run->state = MSDU__RUN_REDUCED;
+    f->reduced++;
+    if (f->round.is_gradient && p->settings.commit_tensor) {
+        msdu__pipeline_release(p, slice, MSDU_GRADIENT);
+    }
+}
+
+static void phase_done(msdu__pipeline *p, uint32_t slice)
+{
+    msdu__fragment *f = fragment_at(p, slice);
+    msdu__run *run = &p->runs[slice];
+    msdu__slot *slot = &p->slots[run->slot];
+    flight_end(p);
+    if (!run->is_narrow) {
+        slice_reduced(p, slice);
+        return;
+    }
+    msdu__exchange x = exchange_of(p, f, slice);
+    if (run->state == MSDU__RUN_FIRST) {
+        uint64_t own = 0;
+        for (int32_t i = 0; i < p->rank; i++) {
+            own += slot->share_bytes[i];
+        }
+        float *residual = x.wire->has_feedback ? run->owner_residual : NULL;
+        msdu__exchange_reduce(&x, slot->received, residual, slot->sum, slot->send + own);
+        run->state = MSDU__RUN_SUMMED;
+        return;
+    }
+    msdu__exchange_decode(&x, slot->send, msdu__domain_buffer(p, f, slice));
+    slice_reduced(p, slice);
+}
+
+static bool is_overdue(const msdu__pipeline *p, uint64_t since_ns)
+{
+    return msdu__pipeline_now(p) - since_ns > p->host.deadline_ns + GRACE_NS;
+}
+
+/* Test one slice in flight; false if nothing changed. */
+static bool test_slice(msdu__pipeline *p, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    if (run->state != MSDU__RUN_FIRST && run->state != MSDU__RUN_SECOND) {
+        return false;
+    }
+    msdu_status status = p->backend->test(p->comm, run->req);
+    if (status == MSDU_IN_PROGRESS) {
+        if (is_overdue(p, run->times.issued_ns)) {
+            msdu__fail(MSDU_ERR_TIMEOUT,
+                       "rank %d: slice %u did not end within deadline_ms %lld, and the backend "
+                       "%s names no cause",
+                       p->rank, slice, (long long)p->settings.deadline_ms, p->backend->name);
+            fail_forward(p, MSDU_ERR_TIMEOUT);
+        }
+        return false;
+    }
+    if (status != MSDU_OK) {
+        fail_forward(p, status);
+        return false;
+    }
+    phase_done(p, slice);
+    return true;
+}
+
+/* The slice may meanwhile be open again, further up the queue. */
+static bool is_in_flight(const msdu__pipeline *p, uint64_t position)
+{
+    const msdu__run *run = &p->runs[slice_at(p, position)];
+    return run->position == position && run->state >= MSDU__RUN_FIRST &&
+           run->state <= MSDU__RUN_SECOND;
+}
+
+static bool test_slices(msdu__pipeline *p)
+{
+    bool did = false;
+    for (uint64_t at = p->queue_oldest; at < p->queue_first; at++) {
+        did |= test_slice(p, slice_at(p, at));
+        if (atomic_load(&p->status) != MSDU_OK) {
+            return false;
+        }
+    }
+    while (p->queue_oldest < p->queue_second && !is_in_flight(p, p->queue_oldest)) {
+        p->queue_oldest++;
+    }
+    return did;
+}
+
+/* --- rounds --- */
+
+static bool step_rounds(msdu__pipeline *p)
+{
+    bool did = false;
+    for (uint32_t i = 0; i < p->active_count; i++) {
+        msdu__fragment *f = &p->fragments[p->active[i]];
+        /* control messages leave in order of opening, as all ranks opened */
+        if (!f->is_control_issued && (i == 0 || p->fragments[p->active[i - 1]].is_control_issued)) {
+            did |= msdu__round_control(p, f);
+        }
+    }
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        did |= msdu__round_poll(p, &p->fragments[i]);
+    }
+    /* rounds end in order of opening, so that the policy sees them in one order on all ranks */
+    while (p->active_count > 0 && msdu__round_finish(p, &p->fragments[p->active[0]])) {
+        did = true;
+    }
+    return did;
+}
+
+static bool is_waiting_for_peers(const msdu__pipeline *p)
+{
+    if (p->in_flight > 0) {
+        return true;
+    }
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        const msdu__fragment *f = &p->fragments[i];
+        if (f->control_req != NULL || f->plan_req != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint64_t sleep_limit(msdu__pipeline *p, bool did)
+{
+    if (!is_waiting_for_peers(p)) {
+        return UINT64_MAX;
+    }
+    if ((p->backend->caps & MSDU_CAP_NOTIFY) != 0) {
+        return CHECK_NS;
+    }
+    uint64_t next = p->backoff_ns * 2;
+    p->backoff_ns = did || next < BACKOFF_LEAST_NS ? BACKOFF_LEAST_NS : next;
+    if (p->backoff_ns > BACKOFF_MOST_NS) {
+        p->backoff_ns = BACKOFF_MOST_NS;
+    }
+    return p->backoff_ns;
+}
+
+uint64_t msdu__pipeline_advance(void *user)
+{
+    msdu__pipeline *p = user;
+    bool did_any = false;
+    bool did = true;
+    while (did && atomic_load(&p->status) == MSDU_OK) {
+        did = take_ready(p);
+        did |= start_first(p);
+        did |= test_slices(p);
+        did |= start_second(p);
+        did |= step_rounds(p);
+        did_any |= did;
+    }
+    if (atomic_load(&p->status) != MSDU_OK) {
+        return UINT64_MAX;
+    }
+    return sleep_limit(p, did_any);
+}

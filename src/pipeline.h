@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pipeline: ready -> capture -> plan -> start/test -> correct, one step at a time.
+ *
+ * Who owns what: the owner thread writes `step`, the schedule and the armed rounds inside
+ * msdu_step(); the communication thread owns slice runs, slots and active rounds; busy counters and
+ * `missing` are atomic. What the owner arms reaches the communication thread through the ready
+ * queue, whose push and pop order memory.
+ *
+ * Lock order: `lock` (failure text, waiting owner) is outermost of ours and never held across a
+ * backend call, a callback or the worker's own lock.
+ */
+#ifndef MSDU_PIPELINE_H
+#define MSDU_PIPELINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "config.h"
+#include "correct/correct.h"
+#include "interval/interval.h"
+#include "msdu_impl.h"
+#include "observe/observe.h"
+#include "ready.h"
+#include "slicer/plan.h"
+#include "slicer/slicer.h"
+#include "wire/wire.h"
+#include "worker.h"
+
+#define MSDU__FRAGMENTS_MAX 32
+#define MSDU__WINDOW_MAX    64
+#define MSDU__LANES_MAX     8
+
+typedef struct msdu__tensor {
+    char *name;
+    void *parameter;
+    void *gradient;
+    uint64_t count;
+    int32_t dtype;
+    int32_t role;
+    int32_t priority;
+    uint32_t first_slice; /* into msdu__pipeline.tensor_slices */
+    uint32_t slice_count;
+    _Atomic uint32_t busy[2];      /* slices not yet released; [0] gradient, [1] parameter */
+    _Atomic uint64_t announced[2]; /* step + 1 of the latest announcement */
+} msdu__tensor;
+
+typedef enum msdu__run_state {
+    MSDU__RUN_IDLE,
+    MSDU__RUN_OPEN,     /* its round is open, its tensors are not all ready */
+    MSDU__RUN_CAPTURED, /* buf holds what is to be reduced */
+    MSDU__RUN_FIRST,    /* allreduce, or the all-to-all of a narrow wire, in flight */
+    MSDU__RUN_SUMMED,   /* own share is summed, the all-gather waits for its turn */
+    MSDU__RUN_SECOND,   /* all-gather in flight */
+    MSDU__RUN_REDUCED,  /* buf holds the mean */
+} msdu__run_state;
+
+/* A slice at run time. */
+typedef struct msdu__run {
+    _Atomic uint32_t missing; /* tensors of the slice not announced in this step */
+    msdu__run_state state;
+    uint32_t slot;     /* while in flight */
+    uint64_t position; /* in issue order, since start */
+    bool is_staged;    /* gradients: buf is a packed copy (fused or 16-bit tensors) */
+    bool is_state;     /* optimizer state: averaged as it is */
+    bool is_narrow;    /* in flight as a two-phase exchange */
+    void *buf;         /* working type: x, later the mean; NULL: the gradient itself */
+    void *anchor;      /* parameter domain */
+    void *snapshot;
+    void *momentum;
+    float *residual;       /* error feedback of phase 1 */
+    float *owner_residual; /* and of phase 2, own share only */
+    msdu__recursion_state recursion;
+    const uint64_t *share_count; /* elements by owner */
+    const uint64_t *share_start;
+    msdu_req *req;
+    double link_ns; /* smoothed time on the link, for the plan */
+    double wait_ns; /* smoothed ready time since the step's start */
+    msdu__trace_slice times;
+} msdu__run;
+
+/* Buffers of a slice in flight. */
+typedef struct msdu__slot {
+    bool is_used;
+    uint8_t *send;         /* encoded slice; after phase 1 the gathered slice */
+    uint8_t *received;     /* contributions to the own share */
+    float *sum;            /* own share */
+    uint64_t *share_bytes; /* by owner */
+} msdu__slot;
+
+/* What a rank says about a round; all-gathered as doubles, equal layout on all ranks. */
+typedef struct msdu__control {
+    double bad_tensor; /* 1 + tensor with a non-finite value, 0: none */
+    double local_sq;
+    double weight_sq;
+    double residual_sq;
+    double step_ns;
+    double link_ns;
+    double latency_ns;
+    double loss; /* NaN: not told */
+    double lr;
+    double wants_plan; /* rank 0: the order shall be renewed after this round */
+    double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
+} msdu__control;
+
+/* A round as the owner arms it. */
+typedef struct msdu__round {
+    uint64_t step; /* the step at whose end the ranks meet */
+    uint32_t interval;
+    int wire;
+    bool is_gradient; /* gradient domain */
+} msdu__round;
+
+typedef enum msdu__fragment_state {
+    MSDU__FRAGMENT_IDLE,
+    MSDU__FRAGMENT_OPEN,
+    MSDU__FRAGMENT_FAILED,
+} msdu__fragment_state;
+
+/* What is synchronized together: all slices, or one P-th of them (overlap streamed). */
+typedef struct msdu__fragment {
+    /* owner */
+    uint64_t sync_step;  /* next step at whose end this fragment is synchronized */
+    uint64_t apply_step; /* step at whose end the last one is applied */
+    bool is_pending;     /* synchronized, not yet due for applying */
+    uint64_t armed;      /* rounds armed */
+    uint32_t interval;   /* h and wire of the next round */
+    int wire;
+    msdu__round rounds[2];
+    /* communication thread */
+    msdu__fragment_state state;
+    uint64_t opened;             /* rounds opened */
+    _Atomic uint64_t done;       /* rounds completed; read by the owner */
+    msdu__decision decisions[2]; /* by round; the owner reads that of the round before the last */
+    msdu__round round;
+    bool may_apply;
+    uint32_t slice_count;
+    uint32_t *members; /* its slices, as the slicer ordered them */
+    uint32_t *plan;    /* issue order: indices into members */
+    uint32_t captured;
+    uint32_t issued;
+    uint32_t reduced;
+    msdu__sums sums;
+    uint32_t bad_tensor;
+    double residual_sq;
+    double mean_sq;
+    uint64_t bytes;
+    uint64_t opened_ns;
+    uint64_t control_issued_ns;
+    bool is_control_issued;
+    bool is_control_done;
+    msdu_req *control_req;
+    msdu__control *control; /* one per rank */
+    msdu_req *plan_req;     /* order on its way from rank 0 */
+    uint32_t *plan_next;    /* order being received */
+    uint64_t plan_hash;
+    bool wants_plan; /* rank 0 */
+} msdu__fragment;
+
+typedef struct msdu__pipeline {
+    msdu__settings settings;
+    msdu__log log;
+    msdu__clock_fn clock;
+    void *clock_user;
+    const msdu_backend *backend;
+    msdu_host host;
+    msdu_comm *comm;
+    int32_t rank;
+    int32_t ranks;
+
+    msdu__tensor *tensors;
+    uint32_t tensor_count;
+
+    /* built by start */
+    msdu__slicing slicing;
+    msdu__run *runs;
+    uint32_t *tensor_slices;
+    msdu__fragment fragments[MSDU__FRAGMENTS_MAX];
+    uint32_t fragment_count;
+    uint32_t slice_bound; /* slices of model tensors; state slices follow */
+    msdu__slot slots[MSDU__WINDOW_MAX];
+    void **blocks; /* allocations to free */
+    uint32_t block_count;
+    uint64_t element_count; /* model elements synchronized */
+    uint64_t plain_bytes;   /* of one float32-equivalent allreduce of everything */
+    msdu__chain chain;
+    const msdu__policy *policy;
+    msdu__interval_args interval_args;
+
+    /* owner */
+    uint64_t step;
+    uint32_t sync_mask; /* fragments that meet at the end of this step */
+    bool is_gradient;   /* present domain */
+    bool is_accumulated;
+    bool is_local_entered;   /* anchors are set */
+    bool is_backward_closed; /* the owner waited for a gradient in this step */
+    bool is_deferred; /* it did not in the step before: it may wait for those gradients now */
+    _Atomic bool has_announced; /* a gradient, in this step */
+    bool is_started;
+    bool is_finished;
+    _Atomic uint64_t start_ns;   /* 0: not started */
+    _Atomic uint64_t step_count; /* step, for the summary */
+    uint64_t step_began_ns;
+    uint64_t step_blocked_ns;
+    _Atomic uint64_t blocked_ns;
+    _Atomic double step_ns; /* smoothed step time without waiting */
+    _Atomic double lr;
+    _Atomic double loss;
+    _Atomic uint64_t step_start_ns;
+    _Atomic bool is_first_call; /* accumulated domain: dampening starts after the first call */
+
+    /* communication thread */
+    msdu__worker worker;
+    msdu__ready ready;
+    bool slices_are_whole; /* one fragment holds all slices (gradient domain) */
+    uint32_t *queue;       /* slices in issue order, ring */
+    uint64_t queue_mask;
+    uint64_t queue_tail;
+    uint64_t queue_first;  /* next to start */
+    uint64_t queue_second; /* next whose all-gather may start */
+    uint64_t queue_oldest; /* oldest not reduced */
+    uint32_t in_flight;
+    uint64_t flight_began_ns;
+    double link_ns; /* of the present round */
+    double last_link_ns;
+    double latency_ns;
+    uint64_t lane_sequence[2 * MSDU__LANES_MAX + 2];
+    uint32_t active[MSDU__FRAGMENTS_MAX]; /* open fragments in order of opening */
+    uint32_t active_count;
+    msdu__interval_state interval_state;
+    msdu__decision decision;  /* the latest */
+    uint64_t *control_shares; /* sizeof(msdu__control) for every rank */
+    char metrics_path[MSDU__SETTING_BYTES];
+    msdu__trace *trace;
+    double norm_average; /* clip: running norm of the mean pseudo-gradient */
+    uint64_t metrics_due_ns;
+    uint64_t backoff_ns; /* backends that cannot notify */
+    msdu__plan_item *plan_items;
+    uint8_t *plan_marks;
+    msdu__correct_args correct_args;
+
+    /* shared, under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    msdu_summary summary;
+    char failure[MSDU__TEXT_BYTES];
+    char io_failure[MSDU__TEXT_BYTES];
+    _Atomic int status;       /* first failure; written under lock */
+    _Atomic uint32_t waiters; /* owner waits on `changed` */
+    _Atomic bool is_drained;
+} msdu__pipeline;
+
+/* Ready queue values: a slice, or a command from the owner. */
+#define MSDU__COMMAND_OPEN   0x80000000U /* | fragment: its next round begins */
+#define MSDU__COMMAND_APPLY  0x40000000U /* | fragment: its results may be applied */
+#define MSDU__COMMAND_ANCHOR 0x20000000U /* set all anchors from the parameters */
+#define MSDU__COMMAND_DRAIN  0x10000000U /* finish what was captured, drop what was only opened */
+#define MSDU__COMMAND_VALUE  0x0fffffffU
+
+/* --- pipeline.c: the communication thread's side --- */
+/* One step of everything that can progress; returns as msdu__worker_fn. user: the pipeline. */
+uint64_t msdu__pipeline_advance(void *user);
+/* Record the first failure, end what is in flight, wake everybody. */
+void msdu__pipeline_fail(msdu__pipeline *p, msdu_status status, const char *text);
+uint64_t msdu__pipeline_now(const msdu__pipeline *p);
+/* Give a slice back to its tensors' users. */
+void msdu__pipeline_release(msdu__pipeline *p, uint32_t slice, msdu_what what);
+/* Wake an owner that waits. */
+void msdu__pipeline_wake(msdu__pipeline *p);
+/* Counters as they are now. Thread: any. */
+void msdu__pipeline_summary(msdu__pipeline *p, msdu_summary *summary_out);
+/* Remember that a file could not be written; training goes on. */
+void msdu__pipeline_io(msdu__pipeline *p, msdu_status status);
+/* Start one backend operation on a lane. */
+msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, msdu_req **req_out);
+
+/* --- domain.c: what a slice means in each domain --- */
+/* buf <- what is to be reduced; statistics into the fragment. */
+void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
+/* The mean has arrived in buf: scale it if needed, unpack gradients. */
+void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
+/* The round is complete: correct parameters or gradients of one slice. */
+void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
+/* Accumulated domain, a call on which ranks do not meet. */
+void msdu__domain_local(msdu__pipeline *p, uint32_t slice);
+/* anchors <- parameters */
+void msdu__domain_anchor(msdu__pipeline *p);
+/* parameters <- anchors */
+void msdu__domain_rollback(msdu__pipeline *p);
+/* Where the reduction of a slice happens. */
+void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice);
+
+/* --- round.c: begin and end of a round --- */
+/* Orders of all fragments as the slicer cut them. */
+void msdu__round_orders(msdu__pipeline *p);
+/* Leave the gradient domain: anchors <- parameters, fragments as overlap wants them. */
+void msdu__round_enter_local(msdu__pipeline *p);
+void msdu__round_open(msdu__pipeline *p, uint32_t fragment);
+/* Start the control message once all slices are on their way. True if it was started. */
+bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f);
+/* Try to end a round: all reduced, control arrived, due. True if something was done. */
+bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f);
+/* End of training: true once everything captured has ended; drops rounds that were only opened. */
+bool msdu__round_drain(msdu__pipeline *p);
+/* Poll the control message and a plan on its way. */
+bool msdu__round_poll(msdu__pipeline *p, msdu__fragment *f);
+
+/* --- schedule.c: the owner's side of a step --- */
+/* End of a step: what is due, when the ranks meet next. */
+msdu_status msdu__schedule_step(msdu__pipeline *p);
+/* Arm the first round. */
+void msdu__schedule_start(msdu__pipeline *p);
+/* Let everything captured end and be applied; then nothing is in flight. */
+msdu_status msdu__schedule_drain(msdu__pipeline *p);
+/* Announce one tensor; what is one of the two. */
+msdu_status msdu__schedule_ready(msdu__pipeline *p, uint32_t id, msdu_what what);
+/* Announce what the trainer did not. */
+msdu_status msdu__schedule_rest(msdu__pipeline *p, msdu_what what);
+/* Block until a tensor's memory (or everything: MSDU_ALL_TENSORS) is free, or a failure. */
+msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what);
+/* Failure of the context, with its text as this thread's; MSDU_OK if none. */
+msdu_status msdu__pipeline_status(msdu__pipeline *p);
+
+/* Fragment of a slice at present. */
+static inline uint32_t msdu__fragment_of(const msdu__pipeline *p, uint32_t slice, bool is_gradient)
+{
+    return is_gradient ? 0 : p->slicing.slices[slice].fragment;
+}
+
+/* --- final.c --- */
+/* Do tensors announced in this step forbid to end? */
+bool msdu__final_is_between_steps(const msdu__pipeline *p);
+/* One exact, blocking average of all parameters; the communication thread has ended. */
+msdu_status msdu__final_average(msdu__pipeline *p);
+
+/* --- start.c, agree.c --- */
+msdu_status msdu__start_build(msdu__pipeline *p); /* slice and allocate */
+void msdu__start_free(msdu__pipeline *p);
+/* Zeroed memory, aligned to 64 bytes, freed by start_free; NULL if there is none. Pages are touched
+ * on first use only. */
+void *msdu__start_block(msdu__pipeline *p, uint64_t bytes);
+msdu_status msdu__agree(msdu__pipeline *p); /* ranks compare tensors and settings */
+/* Hash of all parameters' bytes. */
+uint64_t msdu__agree_hash(const msdu__pipeline *p);
+/* --- derive.c --- */
+/* Policy, correction and their arguments from the settings. */
+msdu_status msdu__derive(msdu__pipeline *p);
+void msdu__derive_host(msdu__pipeline *p);
+/* Run one operation to its end, before the communication thread exists. */
+msdu_status msdu__agree_run(msdu__pipeline *p, msdu_op *op, uint32_t lane);
+
+#endif

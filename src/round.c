@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Begin and end of a round: the control message with its statistics, the decision about the next
+ * interval and wire, the renewal of the plan. Runs on the communication thread.
+ */
+#include "pipeline.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SMOOTH        0.2    /* weight of the newest measurement in running means */
+#define PLAN_EVERY    8      /* rounds between looks at the plan */
+#define PLAN_FLOOR_NS 100000 /* gains below 0.1 ms do not pay for a new plan */
+
+static uint32_t control_lane(const msdu__pipeline *p)
+{
+    return (uint32_t)(2 * p->settings.lanes);
+}
+
+static msdu_what what_of(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    return f->round.is_gradient || p->is_accumulated ? MSDU_GRADIENT : MSDU_PARAMETER;
+}
+
+void msdu__round_orders(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        p->fragments[i].slice_count = 0;
+    }
+    uint32_t bound = p->slices_are_whole ? p->slice_bound : p->slicing.slice_count;
+    for (uint32_t slice = 0; slice < bound; slice++) {
+        msdu__fragment *f = &p->fragments[msdu__fragment_of(p, slice, p->slices_are_whole)];
+        f->members[f->slice_count++] = slice;
+    }
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        msdu__fragment *f = &p->fragments[i];
+        msdu__plan_initial(f->slice_count, f->plan);
+        f->plan_hash = msdu__plan_hash(f->plan, f->slice_count);
+    }
+}
+
+void msdu__round_enter_local(msdu__pipeline *p)
+{
+    msdu__domain_anchor(p);
+    p->slices_are_whole = false;
+    msdu__round_orders(p);
+    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
+        msdu__pipeline_release(p, slice, MSDU_PARAMETER);
+    }
+}
+
+void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
+{
+    msdu__fragment *f = &p->fragments[fragment];
+    f->round = f->rounds[f->opened & 1];
+    f->opened++;
+    f->state = MSDU__FRAGMENT_OPEN;
+    f->may_apply = p->settings.delay_steps == 0 || f->round.is_gradient || p->is_accumulated;
+    f->captured = f->issued = f->reduced = 0;
+    f->sums = (msdu__sums){0};
+    f->bad_tensor = 0;
+    f->residual_sq = f->mean_sq = 0;
+    f->bytes = 0;
+    f->is_control_issued = f->is_control_done = false;
+    f->opened_ns = msdu__pipeline_now(p);
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        uint32_t slice = f->members[f->plan[i]];
+        p->runs[slice].state = MSDU__RUN_OPEN;
+        p->queue[p->queue_tail++ & p->queue_mask] = slice;
+    }
+    p->active[p->active_count++] = fragment;
+}
+
+/* --- control message --- */
+
+static uint64_t round_hash(const msdu__fragment *f)
+{
+    uint32_t facts[4] = {(uint32_t)f->opened, f->round.interval, (uint32_t)f->round.wire,
+                         f->round.is_gradient};
+    return msdu__plan_hash(facts, 4) ^ f->plan_hash;
+}
+
+static void fill_control(msdu__pipeline *p, const msdu__fragment *f, msdu__control *out)
+{
+    uint64_t hash = round_hash(f);
+    *out = (msdu__control){
+        .bad_tensor = p->settings.check_finite ? (double)f->bad_tensor : 0.0,
+        .local_sq = f->sums.update_sq,
+        .weight_sq = f->sums.weight_sq,
+        .residual_sq = f->residual_sq,
+        .step_ns = atomic_load(&p->step_ns),
+        .link_ns = p->last_link_ns,
+        .latency_ns = p->latency_ns,
+        .loss = atomic_load(&p->loss),
+        .lr = atomic_load(&p->lr),
+        .wants_plan = f->wants_plan ? 1.0 : 0.0,
+        .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
+    };
+}
+
+bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
+{
+    if (f->issued < f->slice_count) {
+        return false;
+    }
+    fill_control(p, f, &f->control[p->rank]);
+    msdu_op op = {
+        .kind = MSDU_OP_ALLGATHER,
+        .send = &f->control[p->rank],
+        .recv = f->control,
+        .shares = p->control_shares,
+    };
+    msdu_status status = msdu__pipeline_start(p, &op, control_lane(p), &f->control_req);
+    if (status != MSDU_OK) {
+        msdu__pipeline_fail(p, status, msdu_last_error());
+        return false;
+    }
+    f->bytes += sizeof(msdu__control) * (uint64_t)(p->ranks - 1);
+    f->control_issued_ns = msdu__pipeline_now(p);
+    f->is_control_issued = true;
+    return true;
+}
+
+static bool fail_not_finite(msdu__pipeline *p, const msdu__fragment *f, int32_t rank)
+{
+    uint32_t tensor = (uint32_t)f->control[rank].bad_tensor - 1;
+    const char *name = tensor < p->tensor_count ? p->tensors[tensor].name : "?";
+    msdu__fail(MSDU_ERR_NOT_FINITE,
+               "rank %d: tensor '%s' holds NaN or infinity in step %llu; the round was not applied "
+               "(setting check_finite)",
+               rank, name, (unsigned long long)f->round.step);
+    msdu__pipeline_fail(p, MSDU_ERR_NOT_FINITE, msdu_last_error());
+    return false;
+}
+
+/* The ranks' messages must describe the same round, and no rank may have met a bad value. */
+static bool check_control(msdu__pipeline *p, const msdu__fragment *f)
+{
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        const msdu__control *c = &f->control[rank];
+        if (memcmp(c->check, f->control[0].check, sizeof(c->check)) != 0) {
+            msdu__fail(
+                MSDU_ERR_MISMATCH,
+                "ranks 0 and %d disagree about the round that ends with step %llu (number of "
+                "steps, interval, wire or plan)",
+                rank, (unsigned long long)f->round.step);
+            msdu__pipeline_fail(p, MSDU_ERR_MISMATCH, msdu_last_error());
+            return false;
+        }
+    }
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        if (f->control[rank].bad_tensor > 0) {
+            return fail_not_finite(p, f, rank);
+        }
+    }
+    return true;
+}
+
+/* OK: ended now. */
+static msdu_status poll_request(msdu__pipeline *p, msdu_req **req)
+{
+    if (*req == NULL) {
+        return MSDU_IN_PROGRESS;
+    }
+    msdu_status status = p->backend->test(p->comm, *req);
+    if (status == MSDU_IN_PROGRESS) {
+        return status;
+    }
+    *req = NULL;
+    if (status != MSDU_OK) {
+        msdu__pipeline_fail(p, status, msdu_last_error());
+    }
+    return status;
+}
+
+static void take_plan(msdu__pipeline *p, msdu__fragment *f)
+{
+    if (!msdu__plan_is_valid(f->plan_next, f->slice_count, p->plan_marks)) {
+        msdu__fail(MSDU_ERR_MISMATCH,
+                   "rank %d: rank 0's plan is not an order of this rank's slices", p->rank);
+        msdu__pipeline_fail(p, MSDU_ERR_MISMATCH, msdu_last_error());
+        return;
+    }
+    memcpy(f->plan, f->plan_next, f->slice_count * sizeof(*f->plan));
+    f->plan_hash = msdu__plan_hash(f->plan, f->slice_count);
+    pthread_mutex_lock(&p->lock);
+    p->summary.plan_renewals++;
+    pthread_mutex_unlock(&p->lock);
+    msdu__log_line(&p->log, MSDU_LOG_DEBUG, "plan renewed, hash %016llx",
+                   (unsigned long long)f->plan_hash);
+}
+
+bool msdu__round_poll(msdu__pipeline *p, msdu__fragment *f)
+{
+    bool did = false;
+    if (poll_request(p, &f->control_req) == MSDU_OK) {
+        p->latency_ns = (double)(msdu__pipeline_now(p) - f->control_issued_ns);
+        f->is_control_done = check_control(p, f);
+        did = true;
+    }
+    if (poll_request(p, &f->plan_req) == MSDU_OK) {
+        take_plan(p, f);
+        did = true;
+    }
+    return did;
+}
+
+/* --- plan --- */
+
+static void note_times(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    uint64_t start = atomic_load(&p->step_start_ns);
+    double ready = run->times.ready_ns > start ? (double)(run->times.ready_ns - start) : 0.0;
+    double link = (double)(run->times.done_ns - run->times.issued_ns);
+    double weight = f->opened <= 1 ? 1.0 : SMOOTH;
+    run->wait_ns += weight * (ready - run->wait_ns);
+    run->link_ns += weight * (link - run->link_ns);
+}
+
+/* Rank 0: the best order by measurement, into out. Returns its simulated end; *present_out that of
+ * the order in use. */
+static uint64_t best_plan(msdu__pipeline *p, const msdu__fragment *f, uint32_t *out,
+                          uint64_t *present_out)
+{
+    uint32_t window = (uint32_t)p->settings.window;
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        uint32_t slice = f->members[i];
+        p->plan_items[i] = (msdu__plan_item){
+            .ready_ns = (uint64_t)p->runs[slice].wait_ns,
+            .cost_ns = (uint64_t)(p->runs[slice].link_ns / (double)window),
+            .priority = p->slicing.slices[slice].priority,
+        };
+    }
+    *present_out = msdu__plan_cost(p->plan_items, f->slice_count, window, f->plan);
+    return msdu__plan_simulate(p->plan_items, f->slice_count, window, out, p->plan_marks);
+}
+
+static void send_plan(msdu__pipeline *p, msdu__fragment *f)
+{
+    uint64_t present = 0;
+    if (p->rank == 0) {
+        best_plan(p, f, f->plan_next, &present);
+        f->wants_plan = false;
+    }
+    msdu_op op = {
+        .kind = MSDU_OP_BROADCAST,
+        .count = f->slice_count * sizeof(*f->plan_next),
+        .recv = f->plan_next,
+    };
+    msdu_status status = msdu__pipeline_start(p, &op, control_lane(p) + 1, &f->plan_req);
+    if (status != MSDU_OK) {
+        msdu__pipeline_fail(p, status, msdu_last_error());
+    }
+}
+
+static void review_plan(msdu__pipeline *p, msdu__fragment *f)
+{
+    if (f->control[0].wants_plan > 0) {
+        send_plan(p, f);
+        return;
+    }
+    if (p->rank != 0 || f->opened % PLAN_EVERY != PLAN_EVERY / 2) {
+        return;
+    }
+    uint64_t present = 0;
+    uint64_t best = best_plan(p, f, f->plan_next, &present);
+    f->wants_plan = msdu__plan_is_stale(present, best, PLAN_FLOOR_NS);
+}
+
+/* --- decision --- */
+
+static double largest(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double smallest(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* All ranks' messages in rank order, so that every rank computes the same bits. */
+static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
+                           msdu__round_stats *stats)
+{
+    double step = 0;
+    double link = INFINITY;
+    double latency = INFINITY;
+    stats->loss = 0;
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        const msdu__control *c = &f->control[rank];
+        stats->local_sq += c->local_sq / p->ranks;
+        stats->residual_sq += c->residual_sq / p->ranks;
+        stats->loss += c->loss / p->ranks;
+        step = largest(step, c->step_ns);
+        link = smallest(link, c->link_ns);
+        latency = smallest(latency, c->latency_ns);
+    }
+    stats->weight_sq = f->control[0].weight_sq;
+    stats->lr = f->control[0].lr;
+    stats->step_ns = (uint64_t)step;
+    stats->link_ns = (uint64_t)link;
+    stats->latency_ns = (uint64_t)latency;
+}
+
+static uint64_t fragment_elements(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        if (!p->runs[f->members[i]].is_state) {
+            elements += p->slicing.slices[f->members[i]].count;
+        }
+    }
+    return elements;
+}
+
+static void collect_stats(const msdu__pipeline *p, const msdu__fragment *f,
+                          msdu__round_stats *stats)
+{
+    *stats = (msdu__round_stats){
+        .step = f->round.step + 1,
+        .round = p->summary.rounds + 1,
+        .interval = f->round.interval,
+        .wire = f->round.wire,
+        .ranks = p->ranks,
+        .is_gradient = f->round.is_gradient,
+        .mean_sq = f->mean_sq,
+        .elements = p->element_count,
+        .messages = p->slice_bound,
+    };
+    reduce_control(p, f, stats);
+    /* one of several fragments speaks for the whole model */
+    double whole = (double)p->element_count / (double)fragment_elements(p, f);
+    stats->link_ns = (uint64_t)((double)stats->link_ns * whole);
+    stats->round_bytes = (uint64_t)((double)f->bytes * whole);
+}
+
+static void decide(msdu__pipeline *p, msdu__fragment *f)
+{
+    msdu__round_stats stats;
+    msdu__decision *next = &f->decisions[(f->opened - 1) & 1];
+    const msdu__decision *last = &p->decision;
+    collect_stats(p, f, &stats);
+    *next = (msdu__decision){.interval = f->round.interval, .wire = f->round.wire};
+    p->policy->decide(&p->interval_args, &stats, &p->interval_state, next);
+    if (next->interval != last->interval || next->wire != last->wire) {
+        msdu__log_line(&p->log, MSDU_LOG_INFO, "step %llu: interval %u, wire %s: %s",
+                       (unsigned long long)stats.step, next->interval,
+                       msdu__wire_at(next->wire)->name, next->reason);
+    }
+    p->decision = *next;
+    double drift = stats.local_sq - stats.mean_sq;
+    pthread_mutex_lock(&p->lock);
+    p->summary.rounds++;
+    p->summary.bytes_sent += f->bytes;
+    p->summary.interval_steps = next->interval;
+    p->summary.wire = msdu__wire_at(next->wire)->name;
+    p->summary.divergence = stats.mean_sq > 0 ? stats.local_sq / stats.mean_sq : 0;
+    p->summary.drift = stats.weight_sq > 0 ? drift / stats.weight_sq : 0;
+    snprintf(p->summary.reason, sizeof(p->summary.reason), "%s", next->reason);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* --- end of a round --- */
+
+/* EDiT (2412.07210) clips the mean pseudo-gradient; here at a multiple of its running norm. */
+static void prepare_correction(msdu__pipeline *p, const msdu__fragment *f)
+{
+    p->correct_args.clip_scale = 1.0;
+    if ((p->chain.needs & MSDU__NEEDS_NORM) == 0) {
+        return;
+    }
+    double norm = sqrt(f->mean_sq);
+    double limit = p->settings.clip_ratio * p->norm_average;
+    if (p->norm_average > 0 && norm > limit) {
+        p->correct_args.clip_scale = limit / norm;
+        msdu__log_line(&p->log, MSDU_LOG_INFO, "step %llu: update norm %g clipped to %g",
+                       (unsigned long long)f->round.step, norm, limit);
+        norm = limit;
+    }
+    p->norm_average += (p->norm_average > 0 ? SMOOTH : 1.0) * (norm - p->norm_average);
+}
+
+static void reset_states(const msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->role == MSDU_ROLE_STATE && p->settings.state == MSDU__STATE_RESET) {
+            memset(t->parameter, 0, t->count * msdu__dtype_bytes(t->dtype));
+        }
+    }
+}
+
+/* Forward order: what the next forward needs first is given back first. */
+static void apply_round(msdu__pipeline *p, msdu__fragment *f)
+{
+    bool is_released = f->round.is_gradient && p->settings.commit_tensor;
+    prepare_correction(p, f);
+    if (!f->round.is_gradient && !p->is_accumulated) {
+        reset_states(p);
+    }
+    for (uint32_t slice = p->slicing.slice_count; slice-- > 0;) {
+        msdu__run *run = &p->runs[slice];
+        if (run->state != MSDU__RUN_REDUCED ||
+            &p->fragments[msdu__fragment_of(p, slice, p->slices_are_whole)] != f) {
+            continue;
+        }
+        msdu__domain_apply(p, f, slice);
+        run->times.applied_ns = msdu__pipeline_now(p);
+        run->state = MSDU__RUN_IDLE;
+        note_times(p, f, slice);
+        msdu__trace_slice_done(p->trace, &run->times);
+        if (!is_released) {
+            msdu__pipeline_release(p, slice, what_of(p, f));
+        }
+    }
+}
+
+static void observe(msdu__pipeline *p, const msdu__fragment *f)
+{
+    uint64_t now = msdu__pipeline_now(p);
+    msdu__trace_span(p->trace, "round", f->round.is_gradient ? "gradients" : "parameters",
+                     f->opened_ns, now);
+    msdu__trace_counter(p->trace, "interval", now, (double)f->round.interval);
+    msdu__trace_counter(p->trace, "wire bits", now, msdu__wire_at(f->round.wire)->bits);
+    msdu_status status = msdu__trace_flush(p->trace);
+    if (p->settings.metrics_file[0] != '\0' && now >= p->metrics_due_ns) {
+        p->metrics_due_ns = now + (uint64_t)p->settings.metrics_period_ms * 1000000ULL;
+        msdu_summary summary;
+        msdu__pipeline_summary(p, &summary);
+        msdu_status written = msdu__metrics_write(p->metrics_path, &summary);
+        if (written != MSDU_OK) {
+            p->metrics_due_ns = UINT64_MAX; /* given up */
+            status = written;
+        }
+    }
+    msdu__pipeline_io(p, status);
+}
+
+bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f)
+{
+    if (atomic_load(&p->status) != MSDU_OK || !f->is_control_done || !f->may_apply ||
+        f->reduced < f->slice_count || f->captured < f->slice_count) {
+        return false;
+    }
+    p->last_link_ns = p->link_ns;
+    p->link_ns = 0;
+    apply_round(p, f);
+    decide(p, f);
+    review_plan(p, f);
+    observe(p, f);
+    f->state = MSDU__FRAGMENT_IDLE;
+    p->active_count--;
+    memmove(p->active, p->active + 1, p->active_count * sizeof(*p->active));
+    atomic_fetch_add(&f->done, 1);
+    msdu__pipeline_wake(p);
+    return true;
+}
+
+bool msdu__round_drain(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->active_count; i++) {
+        if (p->fragments[p->active[i]].captured > 0) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        if (p->fragments[i].plan_req != NULL) {
+            return false;
+        }
+    }
+    atomic_store(&p->is_drained, true);
+    msdu__pipeline_wake(p);
+    return true;
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The owner's side of a step: announcements, waiting, and when the ranks meet next. Everything is
+ * decided from step counts and from decisions that are equal on all ranks; never from what has
+ * arrived here so far.
+ */
+#include "pipeline.h"
+
+#include <string.h>
+
+#define SMOOTH 0.2 /* weight of the newest step time */
+
+msdu_status msdu__pipeline_status(msdu__pipeline *p)
+{
+    int status = atomic_load(&p->status);
+    if (status == MSDU_OK) {
+        return MSDU_OK;
+    }
+    pthread_mutex_lock(&p->lock);
+    msdu__fail_text((msdu_status)status, p->failure);
+    pthread_mutex_unlock(&p->lock);
+    return (msdu_status)status;
+}
+
+static void push(msdu__pipeline *p, uint32_t value)
+{
+    if (!msdu__ready_push(&p->ready, value)) {
+        msdu__pipeline_fail(p, MSDU_ERR_STATE, "the ready queue is full: a call out of order");
+    }
+}
+
+/* --- announcing --- */
+
+/* Does this step want this kind of this tensor at all? */
+static bool is_wanted(const msdu__pipeline *p, const msdu__tensor *t, msdu_what what)
+{
+    bool wants_gradient = p->is_gradient || p->is_accumulated;
+    if (t->slice_count == 0 || (what == MSDU_GRADIENT) != wants_gradient) {
+        return false;
+    }
+    return t->role == MSDU_ROLE_MODEL || !wants_gradient;
+}
+
+static bool is_due(const msdu__pipeline *p, uint32_t slice)
+{
+    return p->is_accumulated ||
+           (p->sync_mask >> msdu__fragment_of(p, slice, p->is_gradient) & 1U) != 0;
+}
+
+static void announce(msdu__pipeline *p, msdu__tensor *t, int kind)
+{
+    const uint32_t *slices = p->tensor_slices + t->first_slice;
+    uint32_t due = 0;
+    bool is_complete = false;
+    for (uint32_t i = 0; i < t->slice_count; i++) {
+        due += is_due(p, slices[i]) ? 1 : 0;
+    }
+    if (due == 0) {
+        return;
+    }
+    /* before the slices leave, or they could come back to a tensor that is not busy yet */
+    atomic_fetch_add(&t->busy[kind], due);
+    for (uint32_t i = 0; i < t->slice_count; i++) {
+        if (is_due(p, slices[i]) && atomic_fetch_sub(&p->runs[slices[i]].missing, 1) == 1) {
+            push(p, slices[i]);
+            is_complete = true;
+        }
+    }
+    if (is_complete) {
+        msdu__worker_kick(&p->worker);
+    }
+}
+
+msdu_status msdu__schedule_ready(msdu__pipeline *p, uint32_t id, msdu_what what)
+{
+    msdu__tensor *t = &p->tensors[id];
+    int kind = what == MSDU_GRADIENT ? 0 : 1;
+    if (atomic_exchange(&t->announced[kind], p->step + 1) == p->step + 1) {
+        return msdu__fail(MSDU_ERR_INVALID,
+                          "rank %d: tensor '%s' was announced twice in step %llu, or after the "
+                          "backward pass was over",
+                          p->rank, t->name, (unsigned long long)p->step);
+    }
+    if (what == MSDU_GRADIENT) {
+        atomic_store(&p->has_announced, true);
+    }
+    if (is_wanted(p, t, what)) {
+        announce(p, t, kind);
+    }
+    return MSDU_OK;
+}
+
+msdu_status msdu__schedule_rest(msdu__pipeline *p, msdu_what what)
+{
+    int kind = what == MSDU_GRADIENT ? 0 : 1;
+    for (uint32_t id = 0; id < p->tensor_count; id++) {
+        if (atomic_exchange(&p->tensors[id].announced[kind], p->step + 1) != p->step + 1 &&
+            is_wanted(p, &p->tensors[id], what)) {
+            announce(p, &p->tensors[id], kind);
+        }
+    }
+    return msdu__pipeline_status(p);
+}
+
+/* --- waiting --- */
+
+static bool is_busy(const msdu__tensor *t, uint32_t what)
+{
+    return ((what & MSDU_GRADIENT) != 0 && atomic_load(&t->busy[0]) > 0) ||
+           ((what & MSDU_PARAMETER) != 0 && atomic_load(&t->busy[1]) > 0);
+}
+
+static void wait_for(msdu__pipeline *p, const msdu__tensor *t, uint32_t what)
+{
+    if (!is_busy(t, what)) {
+        return;
+    }
+    uint64_t began = msdu__pipeline_now(p);
+    atomic_fetch_add(&p->waiters, 1);
+    pthread_mutex_lock(&p->lock);
+    while (is_busy(t, what) && atomic_load(&p->status) == MSDU_OK) {
+        pthread_cond_wait(&p->changed, &p->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
+    atomic_fetch_sub(&p->waiters, 1);
+    p->step_blocked_ns += msdu__pipeline_now(p) - began;
+}
+
+/*
+ * A trainer may run its optimizer layer by layer in the next forward: then it waits, in a step in
+ * which nothing was announced yet, for gradients of the step before. Any other wait for a gradient
+ * says that the backward pass is over.
+ */
+static bool closes_backward(msdu__pipeline *p, uint32_t what)
+{
+    bool is_of_last_step = p->is_deferred && !atomic_load(&p->has_announced);
+    return (what & MSDU_GRADIENT) != 0 && !p->is_backward_closed && !is_of_last_step;
+}
+
+msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what)
+{
+    if (closes_backward(p, what)) {
+        p->is_backward_closed = true;
+        msdu_status status = msdu__schedule_rest(p, MSDU_GRADIENT);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    uint32_t first = id == MSDU_ALL_TENSORS ? 0 : id;
+    uint32_t end = id == MSDU_ALL_TENSORS ? p->tensor_count : id + 1;
+    for (uint32_t i = first; i < end; i++) {
+        wait_for(p, &p->tensors[i], what);
+    }
+    return msdu__pipeline_status(p);
+}
+
+/* --- what is due --- */
+
+/* Slices of a tensor that belong to a fragment, as busy counts. */
+static void mark_busy(msdu__pipeline *p, uint32_t fragment)
+{
+    for (uint32_t id = 0; id < p->tensor_count; id++) {
+        msdu__tensor *t = &p->tensors[id];
+        const uint32_t *slices = p->tensor_slices + t->first_slice;
+        for (uint32_t i = 0; i < t->slice_count; i++) {
+            if (msdu__fragment_of(p, slices[i], false) == fragment) {
+                atomic_fetch_add(&t->busy[1], 1);
+            }
+        }
+    }
+}
+
+static void arm_slices(msdu__pipeline *p)
+{
+    uint32_t bound = p->is_gradient || p->is_accumulated ? p->slice_bound : p->slicing.slice_count;
+    for (uint32_t slice = 0; slice < bound; slice++) {
+        if (is_due(p, slice)) {
+            atomic_store(&p->runs[slice].missing, p->slicing.slices[slice].segments);
+        }
+    }
+}
+
+/* Open the rounds that end with the present step. */
+static void open_due(msdu__pipeline *p)
+{
+    uint32_t count = p->is_gradient ? 1 : p->fragment_count;
+    p->sync_mask = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        msdu__fragment *f = &p->fragments[i];
+        if (f->sync_step == p->step) {
+            p->sync_mask |= 1U << i;
+        }
+    }
+    arm_slices(p);
+    for (uint32_t i = 0; i < count; i++) {
+        msdu__fragment *f = &p->fragments[i];
+        if ((p->sync_mask >> i & 1U) != 0) {
+            f->rounds[f->armed & 1] = (msdu__round){
+                .step = p->step,
+                .interval = f->interval,
+                .wire = f->wire,
+                .is_gradient = p->is_gradient,
+            };
+            f->armed++;
+            push(p, MSDU__COMMAND_OPEN | i);
+        }
+    }
+}
+
+/* Results that are due now: from here the parameters are the library's until they are applied. */
+static void apply_due(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        msdu__fragment *f = &p->fragments[i];
+        if (f->is_pending && f->apply_step <= p->step) {
+            f->is_pending = false;
+            mark_busy(p, i);
+            push(p, MSDU__COMMAND_APPLY | i);
+        }
+    }
+}
+
+/* The decision of the round before the last armed one: known on every rank, or soon. */
+static void take_decision(msdu__pipeline *p, msdu__fragment *f)
+{
+    if (f->armed < 2) {
+        return;
+    }
+    uint64_t wanted = f->armed - 1;
+    if (atomic_load(&f->done) < wanted) {
+        uint64_t began = msdu__pipeline_now(p);
+        atomic_fetch_add(&p->waiters, 1);
+        pthread_mutex_lock(&p->lock);
+        while (atomic_load(&f->done) < wanted && atomic_load(&p->status) == MSDU_OK) {
+            pthread_cond_wait(&p->changed, &p->lock);
+        }
+        pthread_mutex_unlock(&p->lock);
+        atomic_fetch_sub(&p->waiters, 1);
+        p->step_blocked_ns += msdu__pipeline_now(p) - began;
+    }
+    f->interval = f->decisions[(wanted - 1) & 1].interval;
+    f->wire = f->decisions[(wanted - 1) & 1].wire;
+}
+
+/* A local round needs room for its delayed results, and training may end before the next one. */
+static uint64_t next_sync(const msdu__pipeline *p, uint32_t interval)
+{
+    uint64_t least = (uint64_t)p->settings.delay_steps + 1;
+    uint64_t next = p->step + (interval > least ? interval : least);
+    uint64_t last = (uint64_t)p->settings.total_steps;
+    return last > 0 && next >= last && p->step + 1 < last ? last - 1 : next;
+}
+
+/* From gradients to parameters; fragments are spread over the first local round. */
+static void enter_local(msdu__pipeline *p)
+{
+    uint32_t interval = p->fragments[0].interval;
+    int wire = p->fragments[0].wire;
+    p->is_gradient = false;
+    p->is_local_entered = true;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        if (p->tensors[i].role == MSDU_ROLE_MODEL) {
+            atomic_fetch_add(&p->tensors[i].busy[1], p->tensors[i].slice_count);
+        }
+    }
+    push(p, MSDU__COMMAND_ANCHOR);
+    uint64_t first = next_sync(p, interval) - p->step;
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        msdu__fragment *f = &p->fragments[i];
+        uint64_t offset = first * (i + 1) / p->fragment_count;
+        f->interval = interval;
+        f->wire = wire;
+        f->sync_step = p->step + (offset > 0 ? offset : 1);
+    }
+}
+
+static void plan_next_meetings(msdu__pipeline *p)
+{
+    uint32_t count = p->is_gradient ? 1 : p->fragment_count;
+    for (uint32_t i = 0; i < count; i++) {
+        msdu__fragment *f = &p->fragments[i];
+        if ((p->sync_mask >> i & 1U) == 0) {
+            continue;
+        }
+        if (!p->is_gradient && !p->is_accumulated && p->settings.delay_steps > 0) {
+            f->is_pending = true;
+            f->apply_step = p->step + (uint64_t)p->settings.delay_steps;
+        }
+        take_decision(p, f);
+        if (p->is_gradient && f->interval > 1) {
+            enter_local(p);
+            return;
+        }
+        f->sync_step = p->is_gradient ? p->step + 1 : next_sync(p, f->interval);
+    }
+}
+
+static void note_step_time(msdu__pipeline *p)
+{
+    uint64_t now = msdu__pipeline_now(p);
+    double spent = (double)(now - p->step_began_ns) - (double)p->step_blocked_ns;
+    double smoothed = atomic_load(&p->step_ns);
+    double weight = p->step < 2 ? 1.0 : SMOOTH; /* the first step warms caches up */
+    atomic_store(&p->step_ns, smoothed + weight * (spent - smoothed));
+    p->blocked_ns += p->step_blocked_ns;
+    p->step_blocked_ns = 0;
+    p->step_began_ns = now;
+    atomic_store(&p->step_start_ns, now);
+}
+
+msdu_status msdu__schedule_step(msdu__pipeline *p)
+{
+    msdu_status status = msdu__schedule_rest(p, MSDU_GRADIENT);
+    if (status == MSDU_OK) {
+        status = msdu__schedule_rest(p, MSDU_PARAMETER);
+    }
+    if (status != MSDU_OK) {
+        return status;
+    }
+    plan_next_meetings(p);
+    apply_due(p);
+    if (p->settings.overlap == MSDU__OVERLAP_BLOCKING || p->is_accumulated) {
+        status = msdu__schedule_wait(p, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
+    }
+    note_step_time(p);
+    if (p->is_accumulated) {
+        atomic_store(&p->is_first_call, false);
+    }
+    p->step++;
+    atomic_store(&p->step_count, p->step);
+    p->is_deferred = !p->is_backward_closed;
+    p->is_backward_closed = false;
+    atomic_store(&p->has_announced, false);
+    open_due(p);
+    msdu__worker_kick(&p->worker);
+    return status == MSDU_OK ? msdu__pipeline_status(p) : status;
+}
+
+void msdu__schedule_start(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        p->fragments[i].interval = 1;
+        p->fragments[i].wire = p->interval_args.fixed_wire >= 0 ? p->interval_args.fixed_wire
+                                                                : p->interval_args.widest_wire;
+        p->fragments[i].sync_step = (uint64_t)i * (p->is_gradient ? 0 : 1);
+    }
+    p->step_began_ns = msdu__pipeline_now(p);
+    atomic_store(&p->step_start_ns, p->step_began_ns);
+    open_due(p);
+    msdu__worker_kick(&p->worker);
+}
+
+msdu_status msdu__schedule_drain(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        p->fragments[i].apply_step = 0; /* whatever is pending is due */
+    }
+    apply_due(p);
+    push(p, MSDU__COMMAND_DRAIN);
+    msdu__worker_kick(&p->worker);
+    for (uint32_t id = 0; id < p->tensor_count; id++) {
+        wait_for(p, &p->tensors[id], MSDU_GRADIENT | MSDU_PARAMETER);
+    }
+    uint64_t began = msdu__pipeline_now(p);
+    atomic_fetch_add(&p->waiters, 1);
+    pthread_mutex_lock(&p->lock);
+    while (!atomic_load(&p->is_drained) && atomic_load(&p->status) == MSDU_OK) {
+        pthread_cond_wait(&p->changed, &p->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
+    atomic_fetch_sub(&p->waiters, 1);
+    p->blocked_ns += msdu__pipeline_now(p) - began + p->step_blocked_ns;
+    return msdu__pipeline_status(p);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plan: simulates the priority queue in front of the link. Pure.
+ *
+ * The model: at most `window` slices are in flight; the link serves those in flight one after
+ * another in the order they were started, and a place becomes free when its slice ends. A slice is
+ * never interrupted: preemption is only between slices, so a late urgent slice waits for at most
+ * `window` others. How slices in flight share the link would not change when the last one ends,
+ * because the link is never idle while a slice is in flight.
+ */
+#include "plan.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* End of a slice on a link that is busy until `busy_until`. */
+static uint64_t serve(uint64_t busy_until, const msdu__plan_item *item)
+{
+    return (busy_until > item->ready_ns ? busy_until : item->ready_ns) + item->cost_ns;
+}
+
+/* Is x to be started rather than y at `now`? Ready ones by priority, the others by ready time. */
+static bool is_before(const msdu__plan_item *x, const msdu__plan_item *y, uint64_t now)
+{
+    uint64_t x_ready = x->ready_ns > now ? x->ready_ns : now;
+    uint64_t y_ready = y->ready_ns > now ? y->ready_ns : now;
+
+    if (x_ready != y_ready) {
+        return x_ready < y_ready;
+    }
+    return x->priority < y->priority;
+}
+
+static uint32_t pick(const msdu__plan_item *items, uint32_t count, uint64_t now,
+                     const uint8_t *is_started)
+{
+    uint32_t best = UINT32_MAX;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (!is_started[i] && (best == UINT32_MAX || is_before(&items[i], &items[best], now))) {
+            best = i;
+        }
+    }
+    assert(best != UINT32_MAX);
+    return best;
+}
+
+uint64_t msdu__plan_simulate(const msdu__plan_item *items, uint32_t count, uint32_t window,
+                             uint32_t *order_out, uint8_t *scratch)
+{
+    uint64_t now = 0;
+    uint64_t freed = 0; /* when the slice `window` positions back ended */
+    uint64_t end = 0;
+
+    window = window > 0 ? window : 1;
+    memset(scratch, 0, count);
+    for (uint32_t p = 0; p < count; p++) {
+        uint32_t next = 0;
+
+        if (p >= window) {
+            freed = serve(freed, &items[order_out[p - window]]);
+            now = freed > now ? freed : now;
+        }
+        next = pick(items, count, now, scratch);
+        scratch[next] = 1;
+        order_out[p] = next;
+        now = items[next].ready_ns > now ? items[next].ready_ns : now;
+        end = serve(end, &items[next]);
+    }
+    return end;
+}
+
+uint64_t msdu__plan_cost(const msdu__plan_item *items, uint32_t count, uint32_t window,
+                         const uint32_t *order)
+{
+    uint64_t end = 0;
+
+    /* A place is always free before the link is: with slices served in the order of their start
+     * the window delays the choice of a slice, never its service. */
+    (void)window;
+    for (uint32_t p = 0; p < count; p++) {
+        end = serve(end, &items[order[p]]);
+    }
+    return end;
+}
+
+void msdu__plan_initial(uint32_t count, uint32_t *order_out)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        order_out[i] = i;
+    }
+}
+
+bool msdu__plan_is_valid(const uint32_t *order, uint32_t count, uint8_t *scratch)
+{
+    memset(scratch, 0, count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (order[i] >= count || scratch[order[i]]) {
+            return false;
+        }
+        scratch[order[i]] = 1;
+    }
+    return true;
+}
+
+uint64_t msdu__plan_hash(const uint32_t *order, uint32_t count)
+{
+    uint64_t hash = 14695981039346656037U;
+
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t shift = 0; shift < 32; shift += 8) {
+            hash ^= (order[i] >> shift) & 0xffU;
+            hash *= 1099511628211U;
+        }
+    }
+    return hash;
+}
+
+bool msdu__plan_is_stale(uint64_t present_ns, uint64_t best_ns, uint64_t floor_ns)
+{
+    uint64_t lost = present_ns > best_ns ? present_ns - best_ns : 0;
+
+    return lost > best_ns / 20 && lost > floor_ns;
+}

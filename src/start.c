@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything a context needs is sliced, sized and allocated here, before the first step. */
+#include "pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGN_BYTES 64
+#define BLOCKS_MAX  (32 + 4 * MSDU__WINDOW_MAX + 4 * MSDU__FRAGMENTS_MAX)
+
+void *msdu__start_block(msdu__pipeline *p, uint64_t bytes)
+{
+    if (p->blocks == NULL) {
+        p->blocks = calloc(BLOCKS_MAX, sizeof(*p->blocks));
+    }
+    if (p->blocks == NULL || p->block_count == BLOCKS_MAX) {
+        return NULL;
+    }
+    /* calloc and not aligned_alloc: large zeroed blocks come as pages that are not touched yet */
+    char *raw = calloc(1, bytes + ALIGN_BYTES);
+    if (raw == NULL) {
+        return NULL;
+    }
+    p->blocks[p->block_count++] = raw;
+    return raw + (ALIGN_BYTES - (uintptr_t)raw % ALIGN_BYTES);
+}
+
+void msdu__start_free(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->block_count; i++) {
+        free(p->blocks[i]);
+    }
+    free(p->blocks);
+    p->blocks = NULL;
+    p->block_count = 0;
+    msdu__ready_free(&p->ready);
+}
+
+static msdu_status no_memory(const msdu__pipeline *p, const char *what)
+{
+    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for %s", p->rank, what);
+}
+
+/* --- domain --- */
+
+static bool has_all(const msdu__pipeline *p, bool is_gradient)
+{
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->role == MSDU_ROLE_MODEL && (is_gradient ? t->gradient : t->parameter) == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static msdu_status choose_domain(msdu__pipeline *p)
+{
+    bool has_gradients = has_all(p, true);
+    bool has_parameters = has_all(p, false);
+    int64_t domain = p->settings.domain;
+    bool wants_gradient = domain == MSDU__DOMAIN_GRADIENT || domain == MSDU__DOMAIN_ACCUMULATED;
+    if ((wants_gradient && !has_gradients) ||
+        (domain == MSDU__DOMAIN_PARAMETER && !has_parameters) ||
+        (domain == MSDU__DOMAIN_AUTO && !has_gradients && !has_parameters)) {
+        return msdu__fail(MSDU_ERR_INVALID,
+                          "rank %d: setting domain needs a %s pointer in every model tensor",
+                          p->rank, wants_gradient ? "gradient" : "parameter");
+    }
+    p->is_accumulated = domain == MSDU__DOMAIN_ACCUMULATED;
+    p->is_gradient =
+        domain == MSDU__DOMAIN_GRADIENT || (domain == MSDU__DOMAIN_AUTO && has_gradients);
+    p->slices_are_whole = p->is_gradient || p->is_accumulated;
+    p->is_local_entered = !p->slices_are_whole;
+    p->interval_args.can_go_local =
+        domain != MSDU__DOMAIN_GRADIENT && (p->is_accumulated || has_parameters);
+    if (p->settings.overlap != MSDU__OVERLAP_DELAYED &&
+        p->settings.overlap != MSDU__OVERLAP_STREAMED) {
+        p->settings.delay_steps = 0;
+    }
+    bool is_streamed = p->settings.overlap == MSDU__OVERLAP_STREAMED && !p->is_accumulated;
+    p->fragment_count = is_streamed ? (uint32_t)p->settings.fragments : 1;
+    return MSDU_OK;
+}
+
+/* --- slices --- */
+
+static bool is_sliced(const msdu__pipeline *p, const msdu__tensor *t)
+{
+    return t->role == MSDU_ROLE_MODEL || p->settings.state == MSDU__STATE_AVERAGE;
+}
+
+/* Cut the tensors of one role behind what was cut before. */
+static void cut_role(msdu__pipeline *p, int32_t role, const msdu__slicer_args *args,
+                     msdu__slicer_tensor *list, uint32_t *ids)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->role == role && is_sliced(p, t)) {
+            list[count] = (msdu__slicer_tensor){t->count, t->dtype, t->priority};
+            ids[count++] = i;
+        }
+    }
+    msdu__slicing part = {
+        .slices = p->slicing.slices + p->slicing.slice_count,
+        .segments = p->slicing.segments + p->slicing.segment_count,
+    };
+    if (count == 0) {
+        return;
+    }
+    msdu__slicer_cut(args, list, count, &part);
+    for (uint32_t i = 0; i < part.segment_count; i++) {
+        part.segments[i].tensor = ids[part.segments[i].tensor];
+    }
+    for (uint32_t i = 0; i < part.slice_count; i++) {
+        part.slices[i].first_segment += p->slicing.segment_count;
+        part.slices[i].arena += p->slicing.arena_bytes;
+    }
+    p->slicing.slice_count += part.slice_count;
+    p->slicing.segment_count += part.segment_count;
+    p->slicing.arena_bytes += (part.arena_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+static msdu_status cut_tensors(msdu__pipeline *p)
+{
+    msdu__slicer_args args = {
+        .slice_bytes = (uint64_t)p->settings.slice_bytes,
+        .fuse_bytes = (uint64_t)p->settings.fuse_bytes,
+        .align = (uint64_t)p->settings.wire_block,
+        .fragments = p->fragment_count,
+    };
+    msdu__slicer_tensor *list = calloc(p->tensor_count, sizeof(*list));
+    uint32_t *ids = calloc(p->tensor_count, sizeof(*ids));
+    msdu_status status = no_memory(p, "the list of tensors");
+    if (list == NULL || ids == NULL) {
+        goto err_free;
+    }
+    uint32_t slices = 0;
+    uint32_t segments = 0;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        list[i] =
+            (msdu__slicer_tensor){p->tensors[i].count, p->tensors[i].dtype, p->tensors[i].priority};
+    }
+    msdu__slicer_bounds(&args, list, p->tensor_count, &slices, &segments);
+    p->slicing.slices = msdu__start_block(p, slices * sizeof(msdu__slice));
+    p->slicing.segments = msdu__start_block(p, segments * sizeof(msdu__segment));
+    if (p->slicing.slices == NULL || p->slicing.segments == NULL) {
+        goto err_free;
+    }
+    cut_role(p, MSDU_ROLE_MODEL, &args, list, ids);
+    p->slice_bound = p->slicing.slice_count;
+    cut_role(p, MSDU_ROLE_STATE, &args, list, ids);
+    status = MSDU_OK;
+
+err_free:
+    free(ids);
+    free(list);
+    return status;
+}
+
+/* Which slices hold a piece of which tensor, as one array indexed by first_slice. */
+static msdu_status list_tensor_slices(msdu__pipeline *p)
+{
+    p->tensor_slices = msdu__start_block(p, p->slicing.segment_count * sizeof(uint32_t));
+    if (p->tensor_slices == NULL) {
+        return no_memory(p, "the list of slices");
+    }
+    for (uint32_t i = 0; i < p->slicing.segment_count; i++) {
+        p->tensors[p->slicing.segments[i].tensor].slice_count++;
+    }
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        p->tensors[i].first_slice = at;
+        at += p->tensors[i].slice_count;
+        p->tensors[i].slice_count = 0;
+    }
+    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+        const msdu__slice *cut = &p->slicing.slices[slice];
+        for (uint32_t i = 0; i < cut->segments; i++) {
+            msdu__tensor *t = &p->tensors[p->slicing.segments[cut->first_segment + i].tensor];
+            p->tensor_slices[t->first_slice + t->slice_count++] = slice;
+        }
+    }
+    return MSDU_OK;
+}
+
+/* --- memory of slices --- */
+
+/* Arenas: one block for each kind of working memory; a slice has the same offset in all. */
+typedef struct arenas {
+    char *buf;
+    char *anchor;
+    char *snapshot;
+    char *momentum;
+    char *residual;
+    char *drift;
+    char *velocity;
+    char *trace;
+} arenas;
+
+static bool take_arena(msdu__pipeline *p, bool is_needed, char **out)
+{
+    *out = is_needed ? msdu__start_block(p, p->slicing.arena_bytes) : NULL;
+    return !is_needed || *out != NULL;
+}
+
+static bool uses_feedback(const msdu__pipeline *p)
+{
+    if (p->ranks == 1) {
+        return false;
+    }
+    return p->settings.wire < 0 || msdu__wire_at((int)p->settings.wire)->has_feedback;
+}
+
+static bool may_be_local(const msdu__pipeline *p)
+{
+    return !p->is_accumulated && p->interval_args.can_go_local;
+}
+
+static msdu_status take_arenas(msdu__pipeline *p, arenas *a)
+{
+    bool is_local = may_be_local(p);
+    bool has_state = p->slicing.slice_count > p->slice_bound;
+    bool needs_snapshot =
+        is_local && p->settings.delay_steps > 0 && (p->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
+    bool needs_momentum = is_local && (p->chain.needs & MSDU__NEEDS_MOMENTUM) != 0;
+    /* gradients only: buf is for fused and 16-bit slices, the rest of it is never touched */
+    if (!take_arena(p, true, &a->buf) || !take_arena(p, is_local || has_state, &a->anchor) ||
+        !take_arena(p, needs_snapshot, &a->snapshot) ||
+        !take_arena(p, needs_momentum, &a->momentum) ||
+        !take_arena(p, uses_feedback(p), &a->residual) ||
+        !take_arena(p, p->is_accumulated, &a->drift) ||
+        !take_arena(p, p->is_accumulated, &a->velocity) ||
+        !take_arena(p, p->is_accumulated, &a->trace)) {
+        return no_memory(p, "copies of the model");
+    }
+    return MSDU_OK;
+}
+
+static void *in_arena(char *arena, const msdu__slice *cut)
+{
+    return arena == NULL ? NULL : arena + cut->arena;
+}
+
+static void place_run(msdu__pipeline *p, uint32_t slice, const arenas *a)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    msdu__run *run = &p->runs[slice];
+    bool is_half = cut->dtype == MSDU_FLOAT16 || cut->dtype == MSDU_BFLOAT16;
+    run->is_staged = cut->segments > 1 || is_half;
+    run->is_state = slice >= p->slice_bound;
+    run->buf = in_arena(a->buf, cut);
+    run->anchor = in_arena(a->anchor, cut);
+    run->snapshot = in_arena(a->snapshot, cut);
+    run->momentum = in_arena(a->momentum, cut);
+    run->recursion.drift = in_arena(a->drift, cut);
+    run->recursion.velocity = in_arena(a->velocity, cut);
+    run->recursion.trace = in_arena(a->trace, cut);
+    if (cut->dtype == MSDU_FLOAT32 && !run->is_state) {
+        run->residual = in_arena(a->residual, cut);
+    }
+}
+
+/* Shares of every slice by owner, and the second residual, which covers the own shares only. */
+static msdu_status place_shares(msdu__pipeline *p)
+{
+    uint64_t ranks = (uint64_t)p->ranks;
+    uint64_t *table = msdu__start_block(p, 2 * ranks * p->slicing.slice_count * sizeof(uint64_t));
+    if (table == NULL) {
+        return no_memory(p, "shares");
+    }
+    uint64_t own = 0;
+    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+        uint64_t *count = table + 2 * ranks * slice;
+        msdu__exchange_shares(p->slicing.slices[slice].count, (uint32_t)p->settings.wire_block,
+                              p->ranks, count, count + ranks);
+        p->runs[slice].share_count = count;
+        p->runs[slice].share_start = count + ranks;
+        own += count[p->rank];
+    }
+    float *residual = uses_feedback(p) ? msdu__start_block(p, own * sizeof(float)) : NULL;
+    if (uses_feedback(p) && residual == NULL) {
+        return no_memory(p, "error feedback");
+    }
+    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+        msdu__run *run = &p->runs[slice];
+        if (run->residual != NULL) {
+            run->owner_residual = residual;
+            residual += run->share_count[p->rank];
+        }
+    }
+    return MSDU_OK;
+}
+
+static msdu_status place_slots(msdu__pipeline *p)
+{
+    uint64_t encoded = 0;
+    uint64_t share = 0;
+    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+        uint64_t bytes = msdu__exchange_bytes_max(p->slicing.slices[slice].count,
+                                                  (uint32_t)p->settings.wire_block, p->ranks);
+        encoded = bytes > encoded ? bytes : encoded;
+        uint64_t own = p->runs[slice].share_count[0];
+        share = own > share ? own : share;
+    }
+    for (int64_t i = 0; i < p->settings.window; i++) {
+        msdu__slot *slot = &p->slots[i];
+        slot->send = msdu__start_block(p, encoded);
+        slot->received = msdu__start_block(p, encoded);
+        slot->sum = msdu__start_block(p, share * sizeof(float));
+        slot->share_bytes = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
+        if (slot->send == NULL || slot->received == NULL || slot->sum == NULL ||
+            slot->share_bytes == NULL) {
+            return no_memory(p, "slices in flight");
+        }
+    }
+    return MSDU_OK;
+}
+
+static msdu_status place_fragments(msdu__pipeline *p)
+{
+    uint32_t slices = p->slicing.slice_count;
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        msdu__fragment *f = &p->fragments[i];
+        uint32_t *lists = msdu__start_block(p, 3ULL * slices * sizeof(uint32_t));
+        f->control = msdu__start_block(p, (uint64_t)p->ranks * sizeof(msdu__control));
+        if (lists == NULL || f->control == NULL) {
+            return no_memory(p, "fragments");
+        }
+        f->members = lists;
+        f->plan = lists + slices;
+        f->plan_next = lists + 2ULL * slices;
+        atomic_init(&f->done, 0);
+    }
+    p->control_shares = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
+    p->plan_items = msdu__start_block(p, slices * sizeof(*p->plan_items));
+    p->plan_marks = msdu__start_block(p, slices);
+    uint64_t ring = 2;
+    while (ring < slices) {
+        ring *= 2;
+    }
+    p->queue = msdu__start_block(p, ring * sizeof(uint32_t));
+    p->queue_mask = ring - 1;
+    /* every slice once a step, with room for the step after, and the owner's commands */
+    uint32_t events = 2 * slices + 4 * p->fragment_count + 8;
+    if (p->control_shares == NULL || p->plan_items == NULL || p->plan_marks == NULL ||
+        p->queue == NULL || !msdu__ready_init(&p->ready, events)) {
+        return no_memory(p, "queues");
+    }
+    for (int32_t i = 0; i < p->ranks; i++) {
+        p->control_shares[i] = sizeof(msdu__control);
+    }
+    return MSDU_OK;
+}
+
+static msdu_status place_runs(msdu__pipeline *p)
+{
+    arenas a = {0};
+    p->runs = msdu__start_block(p, p->slicing.slice_count * sizeof(msdu__run));
+    if (p->runs == NULL) {
+        return no_memory(p, "slices");
+    }
+    msdu_status status = take_arenas(p, &a);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+        atomic_init(&p->runs[slice].missing, 0);
+        place_run(p, slice, &a);
+    }
+    return place_shares(p);
+}
+
+static void count_bytes(msdu__pipeline *p)
+{
+    uint64_t ranks = (uint64_t)p->ranks;
+    uint64_t bytes = 0;
+    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
+        const msdu__slice *cut = &p->slicing.slices[slice];
+        p->element_count += cut->count;
+        bytes += cut->count * msdu__dtype_bytes(cut->dtype);
+    }
+    p->plain_bytes = 2 * bytes * (ranks - 1) / ranks;
+}
+
+msdu_status msdu__start_build(msdu__pipeline *p)
+{
+    msdu_status (*const steps[])(msdu__pipeline *) = {
+        choose_domain, cut_tensors, list_tensor_slices, place_runs, place_slots, place_fragments,
+    };
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        msdu_status status = steps[i](p);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    count_bytes(p);
+    msdu__round_orders(p);
+    return MSDU_OK;
+}

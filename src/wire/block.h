@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the formats share: a slice is coded block by block, each block as an optional 16-bit header
+ * and its codes; pure. Blocks lie one after another, so the bytes of the first k blocks are a
+ * prefix, and a slice can be coded in pieces.
+ */
+#ifndef MSDU_BLOCK_H
+#define MSDU_BLOCK_H
+
+#include "../correct/vec.h"
+#include "wire.h"
+
+/* A format as its blocks see it. */
+typedef struct msdu__codec {
+    uint32_t bits; /* of a code */
+    /* The header of a block: its scale. NULL: no header. */
+    uint16_t (*fit)(const float *x, uint64_t count);
+    void (*encode)(uint16_t header, const float *x, void *codes, uint64_t count);
+    void (*decode)(uint16_t header, const void *codes, float *value, uint64_t count);
+} msdu__codec;
+
+/* The functions of msdu__wire, for a codec. */
+uint64_t msdu__block_bytes(const msdu__codec *codec, uint64_t count, uint32_t block);
+double msdu__block_encode(const msdu__codec *codec, const float *value, float *residual,
+                          uint64_t count, uint32_t block, void *out);
+void msdu__block_decode_add(const msdu__codec *codec, const void *in, uint64_t count,
+                            uint32_t block, float *sum);
+void msdu__block_decode(const msdu__codec *codec, const void *in, uint64_t count, uint32_t block,
+                        float *value);
+
+/*
+ * Scale of a uniform format as a bfloat16 header: absmax / levels rounded up, so that the largest
+ * value is not cut; 0 for a block of zeros and of values so small that 1 / scale would overflow.
+ */
+uint16_t msdu__block_scale_fit(float absmax, float levels);
+float msdu__block_scale(uint16_t header);
+
+extern const msdu__wire msdu__wire_float32;
+extern const msdu__wire msdu__wire_bfloat16;
+extern const msdu__wire msdu__wire_float16;
+extern const msdu__wire msdu__wire_int8;
+extern const msdu__wire msdu__wire_int4;
+extern const msdu__wire msdu__wire_ternary;
+
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ladder of formats, and the walk over blocks that they share; pure. */
+#include "wire.h"
+
+#include <assert.h>
+#include <float.h>
+#include <string.h>
+
+#include "block.h"
+
+static const msdu__wire *const wires[MSDU__WIRE_COUNT] = {
+    [MSDU__WIRE_FLOAT32] = &msdu__wire_float32, [MSDU__WIRE_BFLOAT16] = &msdu__wire_bfloat16,
+    [MSDU__WIRE_FLOAT16] = &msdu__wire_float16, [MSDU__WIRE_INT8] = &msdu__wire_int8,
+    [MSDU__WIRE_INT4] = &msdu__wire_int4,       [MSDU__WIRE_TERNARY] = &msdu__wire_ternary,
+};
+
+const msdu__wire *msdu__wire_at(int index)
+{
+    return index >= 0 && index < MSDU__WIRE_COUNT ? wires[index] : NULL;
+}
+
+int msdu__wire_find(const char *name)
+{
+    for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
+        if (strcmp(wires[i]->name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* --- blocks --- */
+
+#define PIECE 256 /* elements decoded at a time; whole groups of packed codes, see vec.h */
+
+static uint64_t header_bytes(const msdu__codec *codec)
+{
+    return codec->fit != NULL ? sizeof(uint16_t) : 0;
+}
+
+static uint64_t code_bytes(const msdu__codec *codec, uint64_t count)
+{
+    return (count * codec->bits + 7) / 8;
+}
+
+static uint64_t minimum(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t msdu__block_bytes(const msdu__codec *codec, uint64_t count, uint32_t block)
+{
+    assert(block > 0);
+    const uint64_t whole = count / block * (header_bytes(codec) + code_bytes(codec, block));
+    const uint64_t rest = count % block;
+    return whole + (rest > 0 ? header_bytes(codec) + code_bytes(codec, rest) : 0);
+}
+
+/* x -= decoded */
+static void subtract_decoded(const msdu__codec *codec, uint16_t header, const unsigned char *codes,
+                             float *x, uint64_t count)
+{
+    float decoded[PIECE];
+    for (uint64_t done = 0; done < count; done += PIECE) {
+        const uint64_t n = minimum(count - done, PIECE);
+        codec->decode(header, codes + code_bytes(codec, done), decoded, n);
+        msdu__vec_get()->real[0]->subtract(x + done, decoded, n);
+    }
+}
+
+/* Header and codes of one block; returns their bytes. */
+static uint64_t encode_block(const msdu__codec *codec, const float *value, float *residual,
+                             uint64_t count, unsigned char *out)
+{
+    const float *x = value;
+    if (residual != NULL) {
+        /* The sum lives in the residual's place: no copy, and what is lost remains there. */
+        msdu__vec_get()->wire->add_clamped(residual, value, count);
+        x = residual;
+    }
+    const uint16_t header = codec->fit != NULL ? codec->fit(x, count) : 0;
+    unsigned char *codes = out + header_bytes(codec);
+    memcpy(out, &header, header_bytes(codec));
+    codec->encode(header, x, codes, count);
+    if (residual != NULL) {
+        subtract_decoded(codec, header, codes, residual, count);
+    }
+    return header_bytes(codec) + code_bytes(codec, count);
+}
+
+double msdu__block_encode(const msdu__codec *codec, const float *value, float *residual,
+                          uint64_t count, uint32_t block, void *out)
+{
+    unsigned char *bytes = out;
+    double energy = 0.0;
+    bool has_bad = false;
+    for (uint64_t done = 0; done < count; done += block) {
+        const uint64_t n = minimum(count - done, block);
+        float *lost = residual != NULL ? residual + done : NULL;
+        bytes += encode_block(codec, value + done, lost, n, bytes);
+        if (lost != NULL) {
+            energy += msdu__vec_get()->real[0]->sum_sq(lost, n, &has_bad);
+        }
+    }
+    return energy;
+}
+
+/* Header of a block; *in is moved to its codes. */
+static uint16_t read_header(const msdu__codec *codec, const unsigned char **in)
+{
+    uint16_t header = 0;
+    memcpy(&header, *in, header_bytes(codec));
+    *in += header_bytes(codec);
+    return header;
+}
+
+static void decode_block_add(const msdu__codec *codec, uint16_t header, const unsigned char *codes,
+                             uint64_t count, float *sum)
+{
+    float decoded[PIECE];
+    for (uint64_t done = 0; done < count; done += PIECE) {
+        const uint64_t n = minimum(count - done, PIECE);
+        codec->decode(header, codes + code_bytes(codec, done), decoded, n);
+        msdu__vec_get()->wire->add(sum + done, decoded, n);
+    }
+}
+
+void msdu__block_decode_add(const msdu__codec *codec, const void *in, uint64_t count,
+                            uint32_t block, float *sum)
+{
+    const unsigned char *bytes = in;
+    for (uint64_t done = 0; done < count; done += block) {
+        const uint64_t n = minimum(count - done, block);
+        const uint16_t header = read_header(codec, &bytes);
+        decode_block_add(codec, header, bytes, n, sum + done);
+        bytes += code_bytes(codec, n);
+    }
+}
+
+void msdu__block_decode(const msdu__codec *codec, const void *in, uint64_t count, uint32_t block,
+                        float *value)
+{
+    const unsigned char *bytes = in;
+    for (uint64_t done = 0; done < count; done += block) {
+        const uint64_t n = minimum(count - done, block);
+        const uint16_t header = read_header(codec, &bytes);
+        codec->decode(header, bytes, value + done, n);
+        bytes += code_bytes(codec, n);
+    }
+}
+
+/* --- scales --- */
+
+float msdu__block_scale(uint16_t header)
+{
+    const uint32_t bits = (uint32_t)header << 16;
+    float scale;
+    memcpy(&scale, &bits, sizeof(scale));
+    return scale;
+}
+
+uint16_t msdu__block_scale_fit(float absmax, float levels)
+{
+    /* Half the range is kept free so that neither rounding up nor levels * scale overflows; larger
+     * values are cut, and what was cut stays in the residual. */
+    const float wanted = (absmax < FLT_MAX / 2.0F ? absmax : FLT_MAX / 2.0F) / levels;
+    if (!(wanted >= FLT_MIN)) {
+        return 0;
+    }
+    uint32_t bits;
+    memcpy(&bits, &wanted, sizeof(bits));
+    return (uint16_t)((bits + 0xffffU) >> 16);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Wire formats: how a slice of float32 values becomes bytes and back. Pure: no I/O, locks, clock,
+ * allocation, globals. One file per format; wire.c lists them.
+ *
+ * A narrow allreduce has two phases (src/wire/exchange.c): every rank encodes the share of each
+ * owner, the owner adds the decoded contributions in float32 in rank order, encodes the result
+ * once, and all decode the same bytes. Error feedback: residual is added before encoding and
+ * receives what the encoding lost.
+ */
+#ifndef MSDU_WIRE_H
+#define MSDU_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct msdu__wire {
+    const char *name;
+    const char *help;  /* one line for `msdu info` */
+    double bits;       /* bits per element, scales included, at a block of 256 */
+    bool has_feedback; /* keeps a residual; false: float32, bfloat16, float16 */
+    /* Steady-state energy of the residual relative to the energy of one contribution, with error
+     * feedback, as test_wire.c measures on Gaussian values; what the controller predicts with. */
+    double residual_ratio;
+    /* Bytes of count elements in blocks of block. Exact, and at least 1 if count > 0. */
+    uint64_t (*bytes)(uint64_t count, uint32_t block);
+    /*
+     * Encode value (+ residual if not NULL). residual is replaced by what was lost. value and
+     * residual do not overlap; both hold count elements. Returns the energy (sum of squares) of
+     * the new residual, 0 if there is none. Non-finite values: the result is unspecified but
+     * defined behaviour (the caller has checked before).
+     */
+    double (*encode)(const float *value, float *residual, uint64_t count, uint32_t block,
+                     void *out);
+    /* sum += decoded */
+    void (*decode_add)(const void *in, uint64_t count, uint32_t block, float *sum);
+    /* value = decoded */
+    void (*decode)(const void *in, uint64_t count, uint32_t block, float *value);
+} msdu__wire;
+
+/* Ladder of formats, widest first; index is the wire's number everywhere. */
+enum {
+    MSDU__WIRE_FLOAT32 = 0,
+    MSDU__WIRE_BFLOAT16,
+    MSDU__WIRE_FLOAT16,
+    MSDU__WIRE_INT8,
+    MSDU__WIRE_INT4,
+    MSDU__WIRE_TERNARY,
+    MSDU__WIRE_COUNT
+};
+
+const msdu__wire *msdu__wire_at(int index);
+/* Index of a name, -1 if there is none. */
+int msdu__wire_find(const char *name);
+
+/* --- exchange.c: the two-phase allreduce of one slice, as pure steps around backend calls --- */
+
+/*
+ * Split count elements into one share per rank: multiples of block, as equal as that allows, in
+ * rank order; share_count and share_start have `ranks` entries.
+ */
+void msdu__exchange_shares(uint64_t count, uint32_t block, int32_t ranks, uint64_t *share_count,
+                           uint64_t *share_start);
+
+typedef struct msdu__exchange {
+    const msdu__wire *wire;
+    uint32_t block;
+    int32_t rank;
+    int32_t ranks;
+    double factor;               /* 1 / ranks for a mean, 1 for a sum */
+    const uint64_t *share_count; /* elements by owner */
+    const uint64_t *share_start; /* first element by owner */
+    const uint64_t *share_bytes; /* encoded bytes by owner */
+} msdu__exchange;
+
+/* Upper bounds for sizing buffers, over all formats: bytes of one rank's whole encoded slice, and
+ * of the contributions an owner receives. */
+uint64_t msdu__exchange_bytes_max(uint64_t count, uint32_t block, int32_t ranks);
+
+/* Phase 1, before the all-to-all: encode value (+ residual, may be NULL) for all owners, one after
+ * another. Returns residual energy. */
+double msdu__exchange_encode(const msdu__exchange *x, const float *value, float *residual,
+                             void *send);
+/*
+ * Between the phases, at the owner: add `ranks` contributions in rank order in float32, times
+ * factor, (+ owner_residual, share_count[rank] elements, may be NULL), encode into `out`
+ * (share_bytes[rank]). sum is scratch of share_count[rank] floats. Returns residual energy.
+ */
+double msdu__exchange_reduce(const msdu__exchange *x, const void *received, float *owner_residual,
+                             float *sum, void *out);
+/* After the all-gather: decode all owners' shares into value. */
+void msdu__exchange_decode(const msdu__exchange *x, const void *gathered, float *value);
+
+#endif

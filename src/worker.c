@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The communication thread: a loop around one step function; sleeps on a condition variable. */
+#include "worker.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#define NS_PER_S 1000000000ULL
+
+static void deadline_after(uint64_t ns, struct timespec *out)
+{
+    clock_gettime(CLOCK_MONOTONIC, out);
+    uint64_t total = (uint64_t)out->tv_nsec + ns % NS_PER_S;
+    out->tv_sec += (time_t)(ns / NS_PER_S + total / NS_PER_S);
+    out->tv_nsec = (long)(total % NS_PER_S);
+}
+
+static void sleep_until_kicked(msdu__worker *worker, uint64_t limit_ns)
+{
+    struct timespec deadline;
+    pthread_mutex_lock(&worker->lock);
+    /* seq_cst on both flags: either kick() sees us asleep, or we see its kick */
+    atomic_store(&worker->is_asleep, true);
+    if (limit_ns != UINT64_MAX) {
+        deadline_after(limit_ns, &deadline);
+    }
+    while (!atomic_load(&worker->is_kicked)) {
+        if (limit_ns == UINT64_MAX) {
+            pthread_cond_wait(&worker->wake, &worker->lock);
+        } else if (pthread_cond_timedwait(&worker->wake, &worker->lock, &deadline) == ETIMEDOUT) {
+            break;
+        }
+    }
+    atomic_store(&worker->is_asleep, false);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+static void *worker_main(void *argument)
+{
+    msdu__worker *worker = argument;
+    while (!atomic_load(&worker->is_stopping)) {
+        atomic_store(&worker->is_kicked, false);
+        uint64_t limit_ns = worker->step(worker->user);
+        if (limit_ns > 0) {
+            sleep_until_kicked(worker, limit_ns);
+        }
+    }
+    return NULL;
+}
+
+msdu_status msdu__worker_start(msdu__worker *worker, msdu__worker_fn step, void *user)
+{
+    pthread_condattr_t attributes;
+    worker->step = step;
+    worker->user = user;
+    atomic_init(&worker->is_kicked, false);
+    atomic_init(&worker->is_asleep, false);
+    atomic_init(&worker->is_stopping, false);
+    pthread_mutex_init(&worker->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&worker->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    if (error != 0) {
+        pthread_cond_destroy(&worker->wake);
+        pthread_mutex_destroy(&worker->lock);
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "cannot start the communication thread: %s",
+                          strerror(error));
+    }
+    worker->is_running = true;
+    return MSDU_OK;
+}
+
+void msdu__worker_kick(msdu__worker *worker)
+{
+    /* A kick that was not yet answered covers this one: what was pushed before it will be seen. */
+    if (atomic_exchange(&worker->is_kicked, true) || !atomic_load(&worker->is_asleep)) {
+        return;
+    }
+    pthread_mutex_lock(&worker->lock);
+    pthread_cond_signal(&worker->wake);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void msdu__worker_stop(msdu__worker *worker)
+{
+    if (!worker->is_running) {
+        return;
+    }
+    atomic_store(&worker->is_stopping, true);
+    msdu__worker_kick(worker);
+    pthread_join(worker->thread, NULL);
+    pthread_cond_destroy(&worker->wake);
+    pthread_mutex_destroy(&worker->lock);
+    worker->is_running = false;
+}

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+# The msdu command: version, help, wrong use, info as text and as JSON. Needs COMMAND, VERSION.
+cmake_minimum_required(VERSION 3.21)
+
+# run(wanted_status arguments...) sets `out` and `err`.
+macro(run wanted)
+    execute_process(COMMAND ${COMMAND} ${ARGN}
+        OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE status)
+    if(NOT status STREQUAL ${wanted})
+        message(FATAL_ERROR "msdu ${ARGN}: status ${status}, not ${wanted}\n${out}${err}")
+    endif()
+endmacro()
+
+function(expect text)
+    foreach(word IN LISTS ARGN)
+        string(FIND "${text}" "${word}" at)
+        if(at EQUAL -1)
+            message(FATAL_ERROR "'${word}' is not in:\n${text}")
+        endif()
+    endforeach()
+endfunction()
+
+run(0 --version)
+if(NOT out STREQUAL "msdu ${VERSION}\n")
+    message(FATAL_ERROR "version: ${out}")
+endif()
+run(0 --help)
+expect("${out}" "Usage: " "info" "bench" "plan" "--version")
+run(2)
+expect("${err}" "Usage: ")
+run(2 nonsense)
+expect("${err}" "no command 'nonsense'")
+run(2 --nonsense)
+run(0 info --help)
+expect("${out}" "Usage: msdu info" "--json")
+run(2 info extra)
+expect("${err}" "unexpected argument 'extra'")
+
+run(0 info)
+expect("${out}" "msdu ${VERSION}" "instruction set" "backends" "local" "found" "divergence"
+    "average" "float32" "slice_bytes" "default 4MiB; integer: 64 .. 1GiB; MSDU_SLICE_BYTES"
+    "MSDU_MODULE_PATH")
+
+run(0 info --json)
+string(JSON version GET "${out}" version)
+string(JSON first_backend GET "${out}" backends 0 name)
+string(JSON is_found GET "${out}" backends 0 found)
+string(JSON count LENGTH "${out}" settings)
+if(NOT version STREQUAL VERSION OR NOT first_backend STREQUAL "local" OR NOT is_found)
+    message(FATAL_ERROR "info --json: ${version}, ${first_backend}, ${is_found}")
+endif()
+if(count LESS 50)
+    message(FATAL_ERROR "info --json lists ${count} settings")
+endif()
+math(EXPR last "${count} - 1")
+foreach(i RANGE ${last})
+    foreach(key name environment type default range help)
+        string(JSON value GET "${out}" settings ${i} ${key})
+        if(value STREQUAL "" AND NOT key STREQUAL "default")
+            message(FATAL_ERROR "setting ${i} has no ${key}")
+        endif()
+    endforeach()
+endforeach()
+foreach(list policies corrections wires)
+    string(JSON length LENGTH "${out}" ${list})
+    if(length LESS 5)
+        message(FATAL_ERROR "info --json: ${list} has ${length} entries")
+    endif()
+endforeach()
+
+# Output that cannot be written is a failure, not a success.
+if(EXISTS /dev/full)
+    execute_process(COMMAND ${COMMAND} info OUTPUT_FILE /dev/full
+        ERROR_VARIABLE err RESULT_VARIABLE status)
+    if(NOT status EQUAL 1)
+        message(FATAL_ERROR "info with a full disk: status ${status}")
+    endif()
+endif()

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every header compiles alone: public ones as C11, C17 and C++17, internal ones as C11.
+# Needs: SOURCE_DIR, C_COMPILER; CXX_COMPILER may be empty.
+cmake_minimum_required(VERSION 3.21)
+
+set(strict -Wall -Wextra -Wpedantic -Wconversion -Werror -fsyntax-only -I${SOURCE_DIR}/include)
+
+function(compile header)
+    execute_process(COMMAND ${ARGN} ${strict} ${header} RESULT_VARIABLE result
+        ERROR_VARIABLE output)
+    if(result)
+        message(SEND_ERROR "${header} does not compile alone with ${ARGN}\n${output}")
+    endif()
+endfunction()
+
+file(GLOB public ${SOURCE_DIR}/include/msdu/*.h)
+foreach(header IN LISTS public)
+    foreach(standard c11 c17)
+        compile(${header} ${C_COMPILER} -xc -std=${standard})
+    endforeach()
+    if(CXX_COMPILER)
+        compile(${header} ${CXX_COMPILER} -xc++ -std=c++17)
+    endif()
+endforeach()
+
+file(GLOB_RECURSE internal ${SOURCE_DIR}/src/*.h)
+foreach(header IN LISTS internal)
+    compile(${header} ${C_COMPILER} -xc -std=c11 -D_GNU_SOURCE)
+endforeach()

@@ -6,13 +6,13 @@ cd "$(dirname "$0")/.."
 
 packages_for() {
     # The names are the same in Debian 12 and 13 and in Ubuntu 22.04 and 24.04.
-    local build="build-essential cmake pkg-config libgloo-dev libhiredis-dev libinih-dev libssl-dev libcjson-dev"
+    local build="build-essential cmake pkg-config python3 libgloo-dev libinih-dev libssl-dev libcjson-dev"
     case "$1" in
     build) echo "$build" ;;
     test) echo "$build check" ;;
-    demo) echo "$build python3 python3-venv" ;;
-    ci) echo "$build check python3 python3-venv clang-14 clang-tidy-14 clang-format-14" \
-        "libclang-rt-14-dev ninja-build valgrind redis-server openssl" ;;
+    demo) echo "$build python3-venv" ;;
+    ci) echo "$build check python3-venv clang-14 clang-tidy-14 clang-format-14" \
+        "libclang-rt-14-dev ninja-build valgrind redis-server openssl groff" ;;
     *)
         echo "usage: setup.sh build|test|demo|ci" >&2
         return 2

@@ -275,8 +275,8 @@ static msdu_status load_all(msdu__loader *loader, const msdu_config *config)
     }
     for (size_t i = 0; status == MSDU_OK && i < sizeof(steps) / sizeof(steps[0]); i++) {
         status = steps[i](loader);
+        loader->log->level = (int)loader->settings->log_level; /* the file may have changed it */
     }
-    loader->log->level = (int)loader->settings->log_level; /* the file may have changed it */
     return status;
 }
 

@@ -270,9 +270,12 @@ static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t
         slot->share_bytes[i] = x.wire->bytes(run->share_count[i], x.block);
         total += slot->share_bytes[i];
     }
+    const float *value = msdu__domain_buffer(p, f, slice);
     float *residual = x.wire->has_feedback ? run->residual : NULL;
-    f->residual_sq +=
-        msdu__exchange_encode(&x, msdu__domain_buffer(p, f, slice), residual, slot->send);
+    if (residual != NULL) {
+        msdu__sketch_add(value, p->slicing.slices[slice].count, slice, f->sketch);
+    }
+    f->residual_sq += msdu__exchange_encode(&x, value, residual, slot->send);
     msdu_op op = {
         .kind = MSDU_OP_ALLTOALL,
         .send = slot->send,

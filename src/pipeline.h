@@ -19,6 +19,7 @@
 #include "config.h"
 #include "correct/correct.h"
 #include "interval/interval.h"
+#include "interval/sketch.h"
 #include "msdu_impl.h"
 #include "observe/observe.h"
 #include "ready.h"
@@ -101,6 +102,7 @@ typedef struct msdu__control {
     double lr;
     double wants_plan; /* rank 0: the order shall be renewed after this round */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
+    float sketch[MSDU__SKETCH]; /* of what was captured, before quantization */
 } msdu__control;
 
 /* A round as the owner arms it. */
@@ -144,6 +146,7 @@ typedef struct msdu__fragment {
     uint32_t bad_tensor;
     double residual_sq;
     double mean_sq;
+    float sketch[MSDU__SKETCH];
     uint64_t bytes;
     uint64_t opened_ns;
     uint64_t control_issued_ns;

@@ -61,6 +61,7 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
     f->sums = (msdu__sums){0};
     f->bad_tensor = 0;
     f->residual_sq = f->mean_sq = 0;
+    memset(f->sketch, 0, sizeof(f->sketch));
     f->bytes = 0;
     f->is_control_issued = f->is_control_done = false;
     f->opened_ns = msdu__pipeline_now(p);
@@ -97,6 +98,7 @@ static void fill_control(msdu__pipeline *p, const msdu__fragment *f, msdu__contr
         .wants_plan = f->wants_plan ? 1.0 : 0.0,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
     };
+    memcpy(out->sketch, f->sketch, sizeof(out->sketch));
 }
 
 bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
@@ -298,6 +300,11 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
         link = smallest(link, c->link_ns);
         latency = smallest(latency, c->latency_ns);
     }
+    stats->mean_sq = f->mean_sq;
+    if (msdu__wire_at(f->round.wire)->has_feedback) {
+        double drift = msdu__sketch_variance(f->control[0].sketch, sizeof(*f->control), p->ranks);
+        stats->mean_sq = largest(stats->local_sq - drift, 0);
+    }
     stats->weight_sq = f->control[0].weight_sq;
     stats->lr = f->control[0].lr;
     stats->step_ns = (uint64_t)step;
@@ -326,7 +333,6 @@ static void collect_stats(const msdu__pipeline *p, const msdu__fragment *f,
         .wire = f->round.wire,
         .ranks = p->ranks,
         .is_gradient = f->round.is_gradient,
-        .mean_sq = f->mean_sq,
         .elements = p->element_count,
         .messages = p->slice_bound,
     };

@@ -31,7 +31,7 @@ static void text_sample(const msdu__setting *row, int which, char *out, size_t b
 
 static void number_sample(const msdu__setting *row, int which, char *out, size_t bytes)
 {
-    long long preset = atoll(row->default_text);
+    long long preset = strtoll(row->default_text, NULL, 10);
     if (strcmp(row->name, "wire_block") == 0) {
         preset += 15 + 15 * which;
     } else if (strcmp(row->name, "ranks") == 0) {
@@ -99,9 +99,9 @@ static void set_field(const msdu__setting *row, const sample *s, msdu_config *co
     static const char *const levels[] = {"", "error", "warn", "info", "debug"};
     char *place = (char *)config + row->config_at;
     const char *text = s->text;
-    int32_t small = atoi(s->printed);
-    int64_t integer = atoll(s->printed);
-    double real = atof(s->printed);
+    int32_t small = (int32_t)strtol(s->printed, NULL, 10);
+    int64_t integer = strtoll(s->printed, NULL, 10);
+    double real = strtod(s->printed, NULL);
     for (int32_t i = 1; row->kind == MSDU__KIND_CHOICE && i <= 4; i++) {
         small = strcmp(text, levels[i]) == 0 ? i : small;
     }
@@ -238,7 +238,7 @@ START_TEST(every_default_is_the_documented_one)
     for (size_t i = 0; (row = msdu__setting_at(i)) != NULL; i++) {
         msdu__setting_print(row, &settings, printed, sizeof(printed));
         if (row->kind == MSDU__KIND_REAL) {
-            ck_assert_double_eq(atof(printed), atof(row->default_text));
+            ck_assert_double_eq(strtod(printed, NULL), strtod(row->default_text, NULL));
         } else if (row->kind != MSDU__KIND_BYTES) {
             ck_assert_str_eq(printed, row->default_text);
         }

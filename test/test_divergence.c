@@ -240,7 +240,7 @@ static uint32_t steady_interval(double exponent, double lr)
 
 START_TEST(half_the_learning_rate_moves_the_interval_as_the_exponent_says)
 {
-    for (double exponent = 0; exponent <= 2; exponent++) {
+    for (int exponent = 0; exponent <= 2; exponent++) {
         double ratio = (double)steady_interval(exponent, 0.025) / steady_interval(exponent, 0.1);
         double expected = pow(4, 2 - exponent);
 
@@ -263,10 +263,28 @@ START_TEST(closed_loop_is_stable_under_noise)
             world_run(&w, 100);
             w.changes = 0;
             world_run(&w, 300);
-            ck_assert_msg(w.changes <= 15, "link %g ms, lag %u: %u changes, h %u, wire %d",
-                          links[i], lag, w.changes, w.now.interval, w.now.wire);
+            ck_assert_msg(w.changes <= 8, "link %g ms, lag %u: %u changes, h %u, wire %d", links[i],
+                          lag, w.changes, w.now.interval, w.now.wire);
         }
     }
+}
+END_TEST
+
+START_TEST(a_small_gain_does_not_move_the_interval)
+{
+    world w = default_world(100, 1e-6);
+    uint32_t before = 0;
+
+    w.power = 1;
+    world_run(&w, 100);
+    before = w.now.interval;
+    w.changes = 0;
+    w.link_ms = 95; /* one step less would meet the target */
+    world_run(&w, 100);
+    ck_assert_uint_eq(w.changes, 0);
+    w.link_ms = 88; /* half the interval would */
+    world_run(&w, 100);
+    ck_assert_uint_lt(w.now.interval, before);
 }
 END_TEST
 
@@ -375,6 +393,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, failed_probes_are_rare);
     tcase_add_test(tcase, half_the_learning_rate_moves_the_interval_as_the_exponent_says);
     tcase_add_test(tcase, closed_loop_is_stable_under_noise);
+    tcase_add_test(tcase, a_small_gain_does_not_move_the_interval);
     tcase_add_test(tcase, a_faster_link_brings_the_interval_back);
     tcase_add_test(tcase, the_last_part_of_the_run_shortens_the_interval);
     tcase_add_test(tcase, without_parameters_only_the_wire_narrows);

@@ -26,12 +26,12 @@ START_TEST(limit_clamps_to_range_and_to_a_factor_two)
 {
     msdu__interval_args args = default_args();
     static const struct {
-        uint32_t previous;
         double wanted;
+        uint32_t previous;
         uint32_t expected;
-    } cases[] = {{8, 8, 8},    {8, 100, 16}, {8, 1, 4},   {7, 1, 4},     {1, 1000, 2},
-                 {1, 0, 1},    {1, -5, 1},   {0, 9, 2},   {40, 1e9, 64}, {300, 1, 64},
-                 {8, 9.99, 9}, {3, 2.5, 2},  {2, 1.99, 1}};
+    } cases[] = {{8, 8, 8},    {100, 8, 16}, {1, 8, 4},   {1, 7, 4},     {1000, 1, 2},
+                 {0, 1, 1},    {-5, 1, 1},   {9, 0, 2},   {1e9, 40, 64}, {1, 300, 64},
+                 {9.99, 8, 9}, {2.5, 3, 2},  {1.99, 2, 1}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ck_assert_uint_eq(msdu__interval_limit(&args, cases[i].previous, cases[i].wanted),
@@ -217,11 +217,11 @@ START_TEST(qsr_grows_with_the_inverse_square_of_lr)
 {
     static const struct {
         double lr;
-        uint32_t previous;
         uint64_t total;
+        uint32_t previous;
         uint32_t expected;
-    } cases[] = {{0.1, 8, 0, 8},     {0.05, 8, 0, 16}, {0.04, 16, 0, 25},   {0.02, 50, 0, 64},
-                 {0.025, 16, 0, 32}, {0, 8, 0, 8},     {0.04, 16, 112, 12}, {-1, 8, 0, 8}};
+    } cases[] = {{0.1, 0, 8, 8},     {0.05, 0, 8, 16}, {0.04, 0, 16, 25},   {0.02, 0, 50, 64},
+                 {0.025, 0, 16, 32}, {0, 0, 8, 8},     {0.04, 112, 16, 12}, {-1, 0, 8, 8}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         msdu__interval_args args = default_args();

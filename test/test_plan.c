@@ -14,7 +14,7 @@ static uint64_t seed_now = 7;
 static uint32_t draw(uint32_t below)
 {
     seed_now = seed_now * 6364136223846793005U + 1442695040888963407U;
-    return (uint32_t)((seed_now >> 33) % below);
+    return below > 0 ? (uint32_t)((seed_now >> 33) % below) : 0;
 }
 
 static uint32_t draw_items(msdu__plan_item *items)

@@ -87,10 +87,9 @@ START_TEST(float16_widens_every_value)
         const uint16_t in = (uint16_t)half;
         float out;
         msdu__vec_variant((uint32_t)_i)->from_f16(&in, &out, 1);
-        if ((half & 0x7fffU) > 0x7c00U) {
-            ck_assert(isnan(out));
-        } else {
-            ck_assert_uint_eq(bits_of(out), bits_of(f16_value(half)));
+        const bool is_nan = (half & 0x7fffU) > 0x7c00U;
+        if (is_nan ? !isnan(out) : bits_of(out) != bits_of(f16_value(half))) {
+            ck_abort_msg("%x gave %a", half, (double)out);
         }
     }
 }
@@ -101,11 +100,10 @@ static void check_narrow(const msdu__vec *vec, const float *in, uint64_t count)
     uint16_t out[64];
     vec->to_f16(in, out, count);
     for (uint64_t i = 0; i < count; i++) {
-        if (isnan(in[i])) {
-            ck_assert_uint_gt(out[i] & 0x7fffU, 0x7c00U);
-        } else {
-            ck_assert_msg(out[i] == f16_nearest(in[i]), "%a gave %x, nearest is %x", (double)in[i],
-                          out[i], f16_nearest(in[i]));
+        const bool is_right =
+            isnan(in[i]) ? (out[i] & 0x7fffU) > 0x7c00U : out[i] == f16_nearest(in[i]);
+        if (!is_right) {
+            ck_abort_msg("%a gave %x", (double)in[i], out[i]);
         }
     }
 }
@@ -139,13 +137,11 @@ START_TEST(bfloat16_widens_and_narrows_to_nearest_even)
         vec->from_bf16(&half, &out, 1);
         const float below = float_of(bits & 0xffff0000U);
         const float above = float_of((bits & 0xffff0000U) + 0x10000U);
-        if (isnan(in) || isinf(in)) {
-            ck_assert(isnan(in) ? isnan(out) : bits_of(out) == bits);
-            continue;
-        }
         const uint32_t low = bits & 0xffffU;
-        const int is_up = low > 0x8000U || (low == 0x8000U && (bits >> 16 & 1U) != 0);
-        ck_assert_uint_eq(bits_of(out), bits_of(is_up ? above : below));
+        const bool is_up = low > 0x8000U || (low == 0x8000U && (bits >> 16 & 1U) != 0);
+        if (isnan(in) ? !isnan(out) : bits_of(out) != bits_of(is_up ? above : below)) {
+            ck_abort_msg("%a gave %a", (double)in, (double)out);
+        }
     }
 }
 END_TEST
@@ -206,6 +202,7 @@ static const msdu__vec_recursion recursion = {.decay = 0.01,
 static void run_loop(const msdu__vec_real *loops, int loop, void *const p[4], uint64_t count)
 {
     const double weights[2] = {0.25, 0.75};
+    double squares[2];
     switch (loop) {
     case 0:
         loops->scale(p[0], 0.7, count);
@@ -214,7 +211,7 @@ static void run_loop(const msdu__vec_real *loops, int loop, void *const p[4], ui
         loops->subtract(p[0], p[1], count);
         break;
     case 2:
-        loops->difference(p[0], p[1], p[2], count);
+        loops->difference(p[0], p[1], p[2], count, squares);
         break;
     case 3:
         loops->average(p[0], p[1], p[2], count);
@@ -311,6 +308,7 @@ static void check_loop(const msdu__vec *vec, int loop, uint64_t count)
     void *const floats[4] = {tried.f[0], tried.f[1], tried.f[2], tried.f[3]};
     run_loop(vec->real[1], loop, doubles, count);
     run_loop(vec->real[0], loop, floats, count);
+    double worst[2] = {0.0, 0.0};
     for (uint64_t i = 0; i < MOST; i++) {
         double v[4] = {start.a[0][i], start.a[1][i], start.a[2][i], start.a[3][i]};
         double w[4] = {(double)start.f[0][i], (double)start.f[1][i], (double)start.f[2][i],
@@ -320,10 +318,12 @@ static void check_loop(const msdu__vec *vec, int loop, uint64_t count)
             reference(loop, w);
         }
         for (int k = 0; k < 4; k++) {
-            ck_assert_double_eq_tol(tried.a[k][i], v[k], 1e-12);
-            ck_assert_double_eq_tol((double)tried.f[k][i], w[k], 1e-4);
+            worst[0] = fmax(worst[0], fabs(tried.a[k][i] - v[k]));
+            worst[1] = fmax(worst[1], fabs((double)tried.f[k][i] - w[k]));
         }
     }
+    ck_assert_msg(worst[0] < 1e-12, "loop %d is off by %g", loop, worst[0]);
+    ck_assert_msg(worst[1] < 1e-4, "loop %d is off by %g", loop, worst[1]);
 }
 
 START_TEST(every_loop_equals_its_formula)
@@ -462,112 +462,6 @@ START_TEST(names_of_variants_are_known)
 }
 END_TEST
 
-/* --- wire loops --- */
-
-typedef struct coded {
-    uint8_t codes[3][MOST];
-    float value[3][MOST];
-    float clamped[MOST];
-    float added[MOST];
-    float absmax;
-    double abssum;
-    double split[2];
-} coded;
-
-static void run_wire(const msdu__vec_wire *wire, const float *x, uint64_t count, coded *out)
-{
-    memset(out, 0, sizeof(*out));
-    wire->encode8(x, 37.0F, out->codes[0], count);
-    wire->encode4(x, 3.0F, out->codes[1], count);
-    wire->encode2(x, 0.5F, out->codes[2], count);
-    wire->decode8(out->codes[0], 1.0F / 37.0F, out->value[0], count);
-    wire->decode4(out->codes[1], 1.0F / 3.0F, out->value[1], count);
-    wire->decode2(out->codes[2], 0.25F, 1.5F, out->value[2], count);
-    wire->clamp(x, 1.0F, out->clamped, count);
-    wire->add(out->added, x, count);
-    wire->add_clamped(out->added, x, count);
-    out->absmax = wire->absmax(x, count);
-    const msdu__vec_split split = wire->split(x, 0.5F, count);
-    out->abssum = wire->abssum(x, count);
-    out->split[0] = split.sum;
-    out->split[1] = split.count;
-}
-
-START_TEST(every_variant_of_the_wire_loops_gives_the_same_bits)
-{
-    static coded one;
-    static coded two;
-    fill();
-    for (int special = 0; special < 2; special++) {
-        if (special != 0) { /* NaN and infinity: any result, but no crash and the same one */
-            start.f[0][0] = INFINITY;
-            start.f[0][70] = NAN;
-            start.f[0][1000] = -INFINITY;
-        }
-        for (size_t c = 0; c < COUNTS; c++) {
-            run_wire(msdu__vec_variant(0)->wire, start.f[0], counts[c], &one);
-            run_wire(msdu__vec_variant((uint32_t)_i)->wire, start.f[0], counts[c], &two);
-            ck_assert_mem_eq(one.codes, two.codes, sizeof(one.codes));
-            if (special == 0) { /* the sign of a NaN sum may differ */
-                ck_assert_mem_eq(&one, &two, sizeof(one));
-            }
-        }
-    }
-}
-END_TEST
-
-START_TEST(codes_decode_to_the_nearest_level)
-{
-    static coded out;
-    fill();
-    for (size_t c = 0; c < COUNTS; c++) {
-        run_wire(msdu__vec_variant((uint32_t)_i)->wire, start.f[0], counts[c], &out);
-        double sum = 0.0;
-        double high = 0.0;
-        for (uint64_t i = 0; i < counts[c]; i++) {
-            const float x = start.f[0][i];
-            const float eight = fminf(fmaxf(nearbyintf(x * 37.0F), -127.0F), 127.0F);
-            const float four = fminf(fmaxf(nearbyintf(x * 3.0F), -7.0F), 7.0F);
-            EXPECT_FLOAT(out.value[0][i], eight * (1.0F / 37.0F));
-            EXPECT_FLOAT(out.value[1][i], four * (1.0F / 3.0F));
-            EXPECT_FLOAT(out.value[2][i], copysignf(fabsf(x) >= 0.5F ? 1.5F : 0.25F, x));
-            EXPECT_FLOAT(out.clamped[i], fminf(fmaxf(x, -1.0F), 1.0F));
-            EXPECT_FLOAT(out.added[i], x + x);
-            sum += fabs((double)x);
-            high += fabsf(x) >= 0.5F ? fabs((double)x) : 0.0;
-        }
-        ck_assert_double_eq_tol(out.abssum, sum, 1e-12 * (1.0 + sum));
-        ck_assert_double_eq_tol(out.split[0], high, 1e-12 * (1.0 + sum));
-    }
-}
-END_TEST
-
-START_TEST(packed_codes_touch_no_byte_too_many)
-{
-    const msdu__vec_wire *wire = msdu__vec_variant((uint32_t)_i)->wire;
-    float x[200];
-    float back[201];
-    uint8_t codes[201];
-    for (int i = 0; i < 200; i++) {
-        x[i] = 1.0F;
-    }
-    for (uint64_t count = 0; count <= 200; count++) {
-        memset(codes, 0xee, sizeof(codes));
-        wire->encode4(x, 7.0F, codes, count);
-        ck_assert_uint_eq(codes[(count + 1) / 2], 0xee);
-        memset(codes, 0xee, sizeof(codes));
-        wire->encode2(x, 0.5F, codes, count);
-        ck_assert_uint_eq(codes[(count + 3) / 4], 0xee);
-        back[count] = 42.0F;
-        wire->decode2(codes, 0.0F, 1.0F, back, count);
-        EXPECT_FLOAT(back[count], 42.0F);
-        for (uint64_t i = 0; i < count; i++) {
-            EXPECT_FLOAT(back[i], 1.0F);
-        }
-    }
-}
-END_TEST
-
 int main(void)
 {
     int variants = 0;
@@ -588,9 +482,6 @@ int main(void)
     tcase_add_loop_test(cases, large_finite_values_are_not_bad, 0, variants);
     tcase_add_loop_test(cases, scale_and_sum_work_for_sixteen_bits, 0, 2);
     tcase_add_test(cases, names_of_variants_are_known);
-    tcase_add_loop_test(cases, every_variant_of_the_wire_loops_gives_the_same_bits, 0, variants);
-    tcase_add_loop_test(cases, codes_decode_to_the_nearest_level, 0, variants);
-    tcase_add_loop_test(cases, packed_codes_touch_no_byte_too_many, 0, variants);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

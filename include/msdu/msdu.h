@@ -42,6 +42,19 @@
 #define MSDU_MUST_CHECK
 #endif
 
+/* First member of a struct that carries its size; the rest is zero. */
+#if defined(__cplusplus)
+#define MSDU_SIZED(type)                                                                           \
+    {                                                                                              \
+        sizeof(type)                                                                               \
+    }
+#else
+#define MSDU_SIZED(type)                                                                           \
+    {                                                                                              \
+        .size = sizeof(type)                                                                       \
+    }
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -192,7 +205,7 @@ typedef struct msdu_config {
     int64_t metrics_period_ms; /* default 5000 */
 } msdu_config;
 
-#define MSDU_CONFIG_INIT { .size = sizeof(msdu_config) }
+#define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)
 
 /*
  * A tensor of the trainer. A model tensor needs `parameter`, `gradient` or both: both let the
@@ -211,7 +224,7 @@ typedef struct msdu_tensor_desc {
     int32_t reserved; /* zero */
 } msdu_tensor_desc;
 
-#define MSDU_TENSOR_INIT { .size = sizeof(msdu_tensor_desc) }
+#define MSDU_TENSOR_INIT MSDU_SIZED(msdu_tensor_desc)
 
 /* What happened so far; see msdu_summary_get(). */
 typedef struct msdu_summary {
@@ -234,7 +247,7 @@ typedef struct msdu_summary {
     char reason[128];        /* the policy's last reason, one line */
 } msdu_summary;
 
-#define MSDU_SUMMARY_INIT { .size = sizeof(msdu_summary) }
+#define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)
 
 /* One setting, as `msdu info` prints it. All strings are static. */
 typedef struct msdu_setting_info {
@@ -247,7 +260,7 @@ typedef struct msdu_setting_info {
     const char *help;         /* one line */
 } msdu_setting_info;
 
-#define MSDU_SETTING_INFO_INIT { .size = sizeof(msdu_setting_info) }
+#define MSDU_SETTING_INFO_INIT MSDU_SIZED(msdu_setting_info)
 
 /* "MAJOR.MINOR.PATCH" of the loaded library; static. Thread: any. */
 MSDU_API const char *msdu_version(void);

@@ -27,7 +27,7 @@ typedef struct msdu__hub_watch {
     bool (*is_stalled)(void *user, uint64_t now_ns, uint32_t *lane_out, uint64_t *sequence_out);
     /* Operations started in a lane; print_out: what operation `sequence` is, 0 if not known. */
     uint64_t (*progress)(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out);
-    /* The group failed; msdu__hub_verdict() says why. Called once. */
+    /* The group failed; msdu__hub_verdict() says why. May be called more than once. */
     void (*failed)(void *user);
 } msdu__hub_watch;
 
@@ -60,8 +60,9 @@ void msdu__hub_abort(msdu__hub *hub, const char *why);
  */
 msdu_status msdu__hub_verdict(msdu__hub *hub, uint64_t timeout_ns, char text[MSDU__HUB_TEXT_BYTES]);
 
-/* Random bytes of this run, known to admitted ranks only. */
-const uint8_t *msdu__hub_nonce(const msdu__hub *hub);
+/* Sign data with random bytes of this run, known to admitted ranks only. False if it cannot. */
+bool msdu__hub_sign(const msdu__hub *hub, const void *data, size_t bytes,
+                    uint8_t mac_out[MSDU__HUB_NONCE_BYTES]);
 
 /* Numeric address of this rank's connection to the hub: where data connections should be bound. */
 const char *msdu__hub_address(const msdu__hub *hub);

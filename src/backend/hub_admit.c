@@ -131,7 +131,7 @@ static void admit(struct msdu__server *server, struct msdu__conn *conn)
     server->by_rank[rank] = conn;
     server->was_admitted[rank] = true;
     msdu__net_tune(conn->fd, server->host->deadline_ns);
-    msdu__serve_start_if_complete(server);
+    msdu__serve_admitted(server, conn);
 }
 
 static void take_proof(struct msdu__server *server, struct msdu__conn *conn)

@@ -28,6 +28,14 @@ bool msdu__auth_hello(const msdu_host *host, struct msdu__hello *hello_out)
     return msdu__net_random(hello_out->nonce, sizeof(hello_out->nonce));
 }
 
+bool msdu__auth_sign(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                     uint8_t mac_out[MSDU__AUTH_BYTES])
+{
+    unsigned length = 0;
+    return HMAC(EVP_sha256(), key, (int)key_bytes, data, bytes, mac_out, &length) != NULL &&
+           length == MSDU__AUTH_BYTES;
+}
+
 bool msdu__auth_mac(const char *secret, const char *side, const struct msdu__hello *hello,
                     const struct msdu__challenge *challenge, uint8_t mac_out[MSDU__AUTH_BYTES])
 {
@@ -38,16 +46,13 @@ bool msdu__auth_mac(const char *secret, const char *side, const struct msdu__hel
         uint8_t id[MSDU__ID_BYTES];
         uint8_t nonce[MSDU__AUTH_BYTES];
     } said;
-    unsigned length = 0;
     const char *key = secret == NULL ? "" : secret;
     memset(&said, 0, sizeof(said));
     (void)snprintf(said.side, sizeof(said.side), "%s", side);
     said.hello = *hello;
     memcpy(said.id, challenge->id, sizeof(said.id));
     memcpy(said.nonce, challenge->nonce, sizeof(said.nonce));
-    return HMAC(EVP_sha256(), key, (int)strlen(key), (const unsigned char *)&said, sizeof(said),
-                mac_out, &length) != NULL &&
-           length == MSDU__AUTH_BYTES;
+    return msdu__auth_sign(key, strlen(key), &said, sizeof(said), mac_out);
 }
 
 bool msdu__auth_is_equal(const uint8_t left[MSDU__AUTH_BYTES],

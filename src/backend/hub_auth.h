@@ -53,6 +53,10 @@ bool msdu__auth_hello(const msdu_host *host, struct msdu__hello *hello_out);
 /* Does a secret go with this host? An empty one is none. */
 bool msdu__auth_has_secret(const msdu_host *host);
 
+/* HMAC-SHA256 of data. */
+bool msdu__auth_sign(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                     uint8_t mac_out[MSDU__AUTH_BYTES]);
+
 /* HMAC of one side ("client", "server") over the handshake so far. */
 bool msdu__auth_mac(const char *secret, const char *side, const struct msdu__hello *hello,
                     const struct msdu__challenge *challenge, uint8_t mac_out[MSDU__AUTH_BYTES]);

@@ -16,25 +16,26 @@
 __attribute__((format(printf, 3, 4))) static void
 give_verdict(struct msdu__server *server, msdu_status status, const char *format, ...)
 {
-    struct {
-        int32_t status;
-        char text[MSDU__HUB_TEXT_BYTES - sizeof(int32_t)];
-    } verdict;
+    struct msdu__verdict *verdict = &server->verdict;
     if (server->has_verdict) {
         return;
     }
-    memset(&verdict, 0, sizeof(verdict));
-    verdict.status = status;
+    verdict->status = status;
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(verdict.text, sizeof(verdict.text), format, args);
+    (void)vsnprintf(verdict->text, sizeof(verdict->text), format, args);
     va_end(args);
     server->has_verdict = true;
-    msdu__server_send_all(server, MSDU__SAY_VERDICT, &verdict, sizeof(verdict));
+    msdu__server_send_all(server, MSDU__SAY_VERDICT, verdict, sizeof(*verdict));
 }
 
-void msdu__serve_start_if_complete(struct msdu__server *server)
+void msdu__serve_admitted(struct msdu__server *server, struct msdu__conn *conn)
 {
+    if (server->has_verdict) {
+        msdu__server_send(server, conn, MSDU__SAY_VERDICT, &server->verdict,
+                          sizeof(server->verdict));
+        return;
+    }
     for (int32_t rank = 0; rank < server->host->ranks; rank++) {
         if (server->by_rank[rank] == NULL) {
             return;

@@ -282,7 +282,7 @@ msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd
     server->conns[0].state = MSDU__CONN_RANK;
     server->by_rank[0] = &server->conns[0];
     server->was_admitted[0] = true;
-    msdu__serve_start_if_complete(server);
+    msdu__serve_admitted(server, &server->conns[0]);
     if (start_thread(server) != 0) {
         server_free(server);
         return host->fail(MSDU_ERR_NO_MEMORY, "no thread for the rendezvous");

@@ -23,7 +23,7 @@ enum msdu__message {
     MSDU__SAY_BYE,     /* rank -> hub: nothing */
     MSDU__SAY_START,   /* hub -> rank: nonce; all ranks are there */
     MSDU__SAY_VALUE,   /* hub -> rank: key, zero, value */
-    MSDU__SAY_VERDICT, /* hub -> rank: int32_t status, text, zero */
+    MSDU__SAY_VERDICT, /* hub -> rank: msdu__verdict */
     MSDU__SAY_ASK,     /* hub -> rank: msdu__stall; how far are you? */
     MSDU__SAY_LEFT,    /* hub -> rank: uint32_t rank that said bye */
 };
@@ -38,6 +38,11 @@ struct msdu__here {
     uint32_t index;
     uint32_t print;   /* what operation it is on this rank, 0 if not known */
     uint64_t started; /* operations started in the lane */
+};
+
+struct msdu__verdict {
+    int32_t status;
+    char text[MSDU__HUB_TEXT_BYTES - sizeof(int32_t)];
 };
 
 #define MSDU__KEY_BYTES     512
@@ -90,6 +95,7 @@ struct msdu__server {
     uint64_t join_until_ns;
     bool has_started; /* all ranks were admitted */
     bool has_verdict;
+    struct msdu__verdict verdict;
     struct msdu__conn *conns; /* ranks + MSDU__PENDING_MAX */
     size_t conns_count;
     struct msdu__conn **by_rank; /* NULL: not admitted, or gone */
@@ -130,6 +136,7 @@ void msdu__serve_read(struct msdu__server *server, struct msdu__conn *conn);
 void msdu__serve_lost(struct msdu__server *server, struct msdu__conn *conn, const char *cause);
 void msdu__serve_tick(struct msdu__server *server, uint64_t now_ns);
 void msdu__serve_free(struct msdu__server *server);
-void msdu__serve_start_if_complete(struct msdu__server *server);
+/* A rank was admitted: all may start if it was the last, or it learns of an earlier failure. */
+void msdu__serve_admitted(struct msdu__server *server, struct msdu__conn *conn);
 
 #endif

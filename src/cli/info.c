@@ -194,12 +194,7 @@ static void print_list(const cJSON *root, const char *key, const char *title)
     printf("\n%s\n", title);
     cJSON_ArrayForEach(item, cJSON_GetObjectItem(root, key))
     {
-        printf("  %-12s ", text_of(item, "name"));
-        const cJSON *bits = cJSON_GetObjectItem(item, "bits");
-        if (bits != NULL) {
-            printf("%6.3f bits, ", bits->valuedouble);
-        }
-        printf("%s\n", text_of(item, "help"));
+        printf("  %-12s %s\n", text_of(item, "name"), text_of(item, "help"));
     }
 }
 

@@ -15,7 +15,7 @@ static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
 const msdu__rule msdu__rule_blend = {
     .name = "blend",
     .help = "w <- (2 S w + N mean) / (2 S + N), S steps late, N ranks, as in DASO",
-    .needs = 0,
+    .needs = MSDU__NEEDS_PARAM,
     .is_merge = true,
     .apply = apply,
 };

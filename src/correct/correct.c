@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -159,13 +160,17 @@ static void capture_span(const msdu__arrays *arrays, span s, void *snapshot, msd
         msdu__vec_widen(param, arrays->dtype, wide, s.count);
         param = wide;
     }
-    loops->difference(anchor, param, update, s.count);
+    double squares[2];
+    loops->difference(anchor, param, update, s.count, squares);
     if (snapshot != NULL) {
         memcpy(at(snapshot, s.start, bytes), param, s.count * bytes);
     }
-    bool is_anchor_bad = false;
-    sums->update_sq += loops->sum_sq(update, s.count, &sums->has_bad);
-    sums->weight_sq += loops->sum_sq(anchor, s.count, &is_anchor_bad);
+    if (!isfinite(squares[0]) || !isfinite(squares[1])) {
+        squares[0] = loops->sum_sq(update, s.count, &sums->has_bad);
+        squares[1] = loops->sum_sq(anchor, s.count, &sums->has_bad);
+    }
+    sums->update_sq += squares[0];
+    sums->weight_sq += squares[1];
 }
 
 void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sums *sums)
@@ -191,8 +196,10 @@ static void apply_span(const msdu__chain *chain, const msdu__correct_args *args,
         .is_double = arrays->dtype == MSDU_FLOAT64,
     };
     if (is_half(arrays->dtype)) {
-        msdu__vec_widen(param, arrays->dtype, wide, s.count);
         chunk.param = wide;
+        if ((chain->needs & MSDU__NEEDS_PARAM) != 0) {
+            msdu__vec_widen(param, arrays->dtype, wide, s.count);
+        }
     }
     if (chunk.snapshot == NULL) {
         chunk.snapshot = chunk.param;

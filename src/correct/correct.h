@@ -27,6 +27,7 @@ enum {
     MSDU__NEEDS_MOMENTUM = 1, /* u: one working element per parameter, kept between rounds */
     MSDU__NEEDS_SNAPSHOT = 2, /* y: one working element per parameter while in flight */
     MSDU__NEEDS_NORM = 4,     /* |d| over all slices of the round before the first is applied */
+    MSDU__NEEDS_PARAM = 8,    /* w as it is: else it is only written */
 };
 
 /* Settings and round facts a chain needs; zeroed, then filled by the pipeline. */

@@ -17,7 +17,7 @@ static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
 const msdu__rule msdu__rule_delayed = {
     .name = "delayed",
     .help = "w <- mean + delayed_keep (w - y): keep the progress made since the snapshot y",
-    .needs = MSDU__NEEDS_SNAPSHOT,
+    .needs = MSDU__NEEDS_SNAPSHOT | MSDU__NEEDS_PARAM,
     .is_merge = true,
     .apply = apply,
 };

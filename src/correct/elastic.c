@@ -11,7 +11,7 @@ static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
 const msdu__rule msdu__rule_elastic = {
     .name = "elastic",
     .help = "w <- w - elastic_alpha (w - mean): a pull towards the mean, as in EASGD",
-    .needs = 0,
+    .needs = MSDU__NEEDS_PARAM,
     .is_merge = true,
     .apply = apply,
 };

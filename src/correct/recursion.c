@@ -49,12 +49,12 @@ typedef struct piece {
 
 static void *offset(void *array, uint64_t bytes)
 {
-    return array == NULL ? NULL : (unsigned char *)array + bytes;
+    return (unsigned char *)array + bytes;
 }
 
 static const void *offset_const(const void *array, uint64_t bytes)
 {
-    return array == NULL ? NULL : (const unsigned char *)array + bytes;
+    return (const unsigned char *)array + bytes;
 }
 
 static piece piece_at(const msdu__recursion_state *state, uint64_t start, uint64_t count,

@@ -176,7 +176,9 @@ static const pair *prefer(const model *m, const found *best, const char **why)
         *why = best->fast.interval > 0 ? "over the cap, prefer speed" : "target not in reach";
         return best->fast.interval > 0 ? &best->fast : &best->rush;
     }
-    *why = best->exact.interval > 0 ? "at the cap, prefer accuracy" : "over the cap, going back";
+    *why = best->exact.interval == 0                             ? "over the cap, going back"
+           : best->exact.interval >= m->drift.args->interval_max ? "target not in reach"
+                                                                 : "at the cap, prefer accuracy";
     return best->exact.interval > 0 ? &best->exact : &best->least;
 }
 

@@ -23,7 +23,7 @@ static const msdu__policy *const policies[] = {
 
 const msdu__policy *msdu__policy_at(uint32_t index)
 {
-    return index < sizeof policies / sizeof *policies ? policies[index] : NULL;
+    return index < sizeof(policies) / sizeof(policies[0]) ? policies[index] : NULL;
 }
 
 const msdu__policy *msdu__policy_find(const char *name)

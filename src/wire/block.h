@@ -10,13 +10,15 @@
 #include "../correct/vec.h"
 #include "wire.h"
 
-/* A format as its blocks see it. */
+/* A format as its blocks see it. vec is what msdu__vec_get() gave, looked up once per slice. */
 typedef struct msdu__codec {
     uint32_t bits; /* of a code */
     /* The header of a block: its scale. NULL: no header. */
-    uint16_t (*fit)(const float *x, uint64_t count);
-    void (*encode)(uint16_t header, const float *x, void *codes, uint64_t count);
-    void (*decode)(uint16_t header, const void *codes, float *value, uint64_t count);
+    uint16_t (*fit)(const msdu__vec *vec, const float *x, uint64_t count);
+    void (*encode)(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
+                   uint64_t count);
+    void (*decode)(const msdu__vec *vec, uint16_t header, const void *codes, float *value,
+                   uint64_t count);
 } msdu__codec;
 
 /* The functions of msdu__wire, for a codec. */

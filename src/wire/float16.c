@@ -5,21 +5,23 @@
 #define LARGEST 65504.0F /* of float16: nothing finite becomes infinite */
 #define PIECE   256
 
-static void narrow(uint16_t header, const float *x, void *codes, uint64_t count)
+static void narrow(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
+                   uint64_t count)
 {
     (void)header;
     float cut[PIECE];
     for (uint64_t done = 0; done < count; done += PIECE) {
         const uint64_t n = count - done < PIECE ? count - done : PIECE;
-        msdu__vec_get()->wire->clamp(x + done, LARGEST, cut, n);
-        msdu__vec_to_f16(cut, (unsigned char *)codes + 2 * done, n);
+        vec->wire->clamp(x + done, LARGEST, cut, n);
+        vec->to_f16(cut, (unsigned char *)codes + 2 * done, n);
     }
 }
 
-static void widen(uint16_t header, const void *codes, float *value, uint64_t count)
+static void widen(const msdu__vec *vec, uint16_t header, const void *codes, float *value,
+                  uint64_t count)
 {
     (void)header;
-    msdu__vec_from_f16(codes, value, count);
+    vec->from_f16(codes, value, count);
 }
 
 static const msdu__codec codec = {.bits = 16, .encode = narrow, .decode = widen};

@@ -4,14 +4,18 @@
 
 #include "block.h"
 
-static void copy_out(uint16_t header, const float *x, void *codes, uint64_t count)
+static void copy_out(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
+                     uint64_t count)
 {
+    (void)vec;
     (void)header;
     memcpy(codes, x, count * sizeof(*x));
 }
 
-static void copy_in(uint16_t header, const void *codes, float *value, uint64_t count)
+static void copy_in(const msdu__vec *vec, uint16_t header, const void *codes, float *value,
+                    uint64_t count)
 {
+    (void)vec;
     (void)header;
     memcpy(value, codes, count * sizeof(*value));
 }

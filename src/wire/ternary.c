@@ -60,9 +60,8 @@ static uint16_t pack(double inner, double outer)
     return (uint16_t)(top << 5 | (uint32_t)(ratio < 31.0 ? ratio : 31.0));
 }
 
-static uint16_t fit(const float *x, uint64_t count)
+static uint16_t fit(const msdu__vec *vec, const float *x, uint64_t count)
 {
-    const msdu__vec *vec = msdu__vec_get();
     bool has_bad = false;
     const double n = (double)count;
     const double total = vec->wire->abssum(x, count);
@@ -79,16 +78,18 @@ static uint16_t fit(const float *x, uint64_t count)
     return pack(inner > 0.0 ? inner : 0.0, outer);
 }
 
-static void quantize(uint16_t header, const float *x, void *codes, uint64_t count)
+static void quantize(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
+                     uint64_t count)
 {
     const levels l = unpack(header);
-    msdu__vec_get()->wire->encode2(x, 0.5F * l.inner + 0.5F * l.outer, codes, count);
+    vec->wire->encode2(x, 0.5F * l.inner + 0.5F * l.outer, codes, count);
 }
 
-static void dequantize(uint16_t header, const void *codes, float *value, uint64_t count)
+static void dequantize(const msdu__vec *vec, uint16_t header, const void *codes, float *value,
+                       uint64_t count)
 {
     const levels l = unpack(header);
-    msdu__vec_get()->wire->decode2(codes, l.inner, l.outer, value, count);
+    vec->wire->decode2(codes, l.inner, l.outer, value, count);
 }
 
 static const msdu__codec codec = {.bits = 2, .fit = fit, .encode = quantize, .decode = dequantize};

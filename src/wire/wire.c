@@ -56,34 +56,41 @@ uint64_t msdu__block_bytes(const msdu__codec *codec, uint64_t count, uint32_t bl
     return whole + (rest > 0 ? header_bytes(codec) + code_bytes(codec, rest) : 0);
 }
 
+/* What the walks below carry along. */
+typedef struct walk {
+    const msdu__codec *codec;
+    const msdu__vec *vec;
+} walk;
+
 /* x -= decoded */
-static void subtract_decoded(const msdu__codec *codec, uint16_t header, const unsigned char *codes,
-                             float *x, uint64_t count)
+static void subtract_decoded(const walk *w, uint16_t header, const unsigned char *codes, float *x,
+                             uint64_t count)
 {
     float decoded[PIECE];
     for (uint64_t done = 0; done < count; done += PIECE) {
         const uint64_t n = minimum(count - done, PIECE);
-        codec->decode(header, codes + code_bytes(codec, done), decoded, n);
-        msdu__vec_get()->real[0]->subtract(x + done, decoded, n);
+        w->codec->decode(w->vec, header, codes + code_bytes(w->codec, done), decoded, n);
+        w->vec->real[0]->subtract(x + done, decoded, n);
     }
 }
 
 /* Header and codes of one block; returns their bytes. */
-static uint64_t encode_block(const msdu__codec *codec, const float *value, float *residual,
-                             uint64_t count, unsigned char *out)
+static uint64_t encode_block(const walk *w, const float *value, float *residual, uint64_t count,
+                             unsigned char *out)
 {
+    const msdu__codec *codec = w->codec;
     const float *x = value;
     if (residual != NULL) {
         /* The sum lives in the residual's place: no copy, and what is lost remains there. */
-        msdu__vec_get()->wire->add_clamped(residual, value, count);
+        w->vec->wire->add_clamped(residual, value, count);
         x = residual;
     }
-    const uint16_t header = codec->fit != NULL ? codec->fit(x, count) : 0;
+    const uint16_t header = codec->fit != NULL ? codec->fit(w->vec, x, count) : 0;
     unsigned char *codes = out + header_bytes(codec);
     memcpy(out, &header, header_bytes(codec));
-    codec->encode(header, x, codes, count);
+    codec->encode(w->vec, header, x, codes, count);
     if (residual != NULL) {
-        subtract_decoded(codec, header, codes, residual, count);
+        subtract_decoded(w, header, codes, residual, count);
     }
     return header_bytes(codec) + code_bytes(codec, count);
 }
@@ -91,15 +98,16 @@ static uint64_t encode_block(const msdu__codec *codec, const float *value, float
 double msdu__block_encode(const msdu__codec *codec, const float *value, float *residual,
                           uint64_t count, uint32_t block, void *out)
 {
+    const walk w = {codec, msdu__vec_get()};
     unsigned char *bytes = out;
     double energy = 0.0;
     bool has_bad = false;
     for (uint64_t done = 0; done < count; done += block) {
         const uint64_t n = minimum(count - done, block);
         float *lost = residual != NULL ? residual + done : NULL;
-        bytes += encode_block(codec, value + done, lost, n, bytes);
+        bytes += encode_block(&w, value + done, lost, n, bytes);
         if (lost != NULL) {
-            energy += msdu__vec_get()->real[0]->sum_sq(lost, n, &has_bad);
+            energy += w.vec->real[0]->sum_sq(lost, n, &has_bad);
         }
     }
     return energy;
@@ -114,25 +122,26 @@ static uint16_t read_header(const msdu__codec *codec, const unsigned char **in)
     return header;
 }
 
-static void decode_block_add(const msdu__codec *codec, uint16_t header, const unsigned char *codes,
-                             uint64_t count, float *sum)
+static void add_decoded(const walk *w, uint16_t header, const unsigned char *codes, float *sum,
+                        uint64_t count)
 {
     float decoded[PIECE];
     for (uint64_t done = 0; done < count; done += PIECE) {
         const uint64_t n = minimum(count - done, PIECE);
-        codec->decode(header, codes + code_bytes(codec, done), decoded, n);
-        msdu__vec_get()->wire->add(sum + done, decoded, n);
+        w->codec->decode(w->vec, header, codes + code_bytes(w->codec, done), decoded, n);
+        w->vec->wire->add(sum + done, decoded, n);
     }
 }
 
 void msdu__block_decode_add(const msdu__codec *codec, const void *in, uint64_t count,
                             uint32_t block, float *sum)
 {
+    const walk w = {codec, msdu__vec_get()};
     const unsigned char *bytes = in;
     for (uint64_t done = 0; done < count; done += block) {
         const uint64_t n = minimum(count - done, block);
         const uint16_t header = read_header(codec, &bytes);
-        decode_block_add(codec, header, bytes, n, sum + done);
+        add_decoded(&w, header, bytes, sum + done, n);
         bytes += code_bytes(codec, n);
     }
 }
@@ -140,11 +149,12 @@ void msdu__block_decode_add(const msdu__codec *codec, const void *in, uint64_t c
 void msdu__block_decode(const msdu__codec *codec, const void *in, uint64_t count, uint32_t block,
                         float *value)
 {
+    const msdu__vec *vec = msdu__vec_get();
     const unsigned char *bytes = in;
     for (uint64_t done = 0; done < count; done += block) {
         const uint64_t n = minimum(count - done, block);
         const uint16_t header = read_header(codec, &bytes);
-        codec->decode(header, bytes, value + done, n);
+        codec->decode(vec, header, bytes, value + done, n);
         bytes += code_bytes(codec, n);
     }
 }

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `msdu bench NAME`: options, the list of benches, what they share, the file of records. */
+#include "bench.h"
+
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "correct/vec.h"
+
+#include <msdu/msdu.h>
+
+#ifndef MSDU_BENCH_COMMIT
+#define MSDU_BENCH_COMMIT "unknown"
+#endif
+
+static const struct bench_entry {
+    const char *name;
+    int (*run)(msdu__bench *bench);
+} benches[] = {
+    {"kernels", msdu__bench_kernels},
+    {"hooks", msdu__bench_hooks},
+    {"allreduce", msdu__bench_allreduce},
+};
+
+/* --- what benches share --- */
+
+double msdu__bench_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+msdu__bench_stats msdu__bench_summarize(double *values, uint32_t count)
+{
+    qsort(values, count, sizeof(*values), compare_doubles);
+    uint32_t middle = count / 2;
+    uint32_t ninth = (uint32_t)((uint64_t)count * 9 / 10);
+    return (msdu__bench_stats){
+        .min = values[0],
+        .median = count % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2,
+        .p90 = values[ninth < count ? ninth : count - 1],
+        .count = count,
+    };
+}
+
+uint64_t msdu__bench_cache_bytes(void)
+{
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0) {
+        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    }
+    return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+void *msdu__bench_pages(uint64_t bytes)
+{
+    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) {
+        fprintf(stderr, "msdu bench: no memory for %llu bytes; give a smaller --bytes\n",
+                (unsigned long long)bytes);
+        exit(EXIT_FAILURE);
+    }
+    memset(pages, 1, bytes);
+    return pages;
+}
+
+static const char *machine(void)
+{
+    static char model[128];
+    char line[256];
+    FILE *file = model[0] == '\0' ? fopen("/proc/cpuinfo", "r") : NULL;
+    if (file == NULL) {
+        return model[0] == '\0' ? "unknown" : model;
+    }
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (sscanf(line, "model name : %127[^\n]", model) == 1) {
+            break;
+        }
+    }
+    fclose(file);
+    return model[0] == '\0' ? "unknown" : model;
+}
+
+cJSON *msdu__bench_record(msdu__bench *bench, const char *name)
+{
+    cJSON *record = cJSON_CreateObject();
+    cJSON_AddStringToObject(record, "name", name);
+    cJSON_AddStringToObject(record, "machine", machine());
+    cJSON_AddNumberToObject(record, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
+    cJSON_AddStringToObject(record, "isa", msdu__vec_isa());
+    cJSON_AddStringToObject(record, "commit", MSDU_BENCH_COMMIT);
+    cJSON_AddStringToObject(record, "version", msdu_version());
+    cJSON_AddItemToArray(bench->records, record);
+    return record;
+}
+
+/* --- the command --- */
+
+enum {
+    KEY_JSON = 0x100,
+    KEY_ONLY,
+    KEY_BACKEND,
+    KEY_SMOKE,
+    KEY_RUNS,
+    KEY_BYTES,
+    KEY_RATE,
+    KEY_MTU,
+};
+
+static const struct argp_option option_list[] = {
+    {.name = "json", .key = KEY_JSON, .arg = "FILE", .doc = "Write the records; - is stdout"},
+    {.name = "smoke",
+     .key = KEY_SMOKE,
+     .doc = "Seconds only: results are checked, times mean little"},
+    {.name = "runs", .key = KEY_RUNS, .arg = "N", .doc = "Runs whose median is printed"},
+    {.name = "bytes",
+     .key = KEY_BYTES,
+     .arg = "N",
+     .doc = "kernels: of one array; allreduce: the only size"},
+    {.name = "only", .key = KEY_ONLY, .arg = "TEXT", .doc = "kernels: rows whose name holds TEXT"},
+    {.name = "backend",
+     .key = KEY_BACKEND,
+     .arg = "NAME",
+     .doc = "allreduce: backend of the sliced path (gloo)"},
+    {.name = "rate-mbit",
+     .key = KEY_RATE,
+     .arg = "R",
+     .doc = "allreduce: over a link of R Mbit/s (needs root, iproute2)"},
+    {.name = "mtu", .key = KEY_MTU, .arg = "N", .doc = "allreduce: of that link (9000)"},
+    {0},
+};
+
+typedef struct request {
+    const struct bench_entry *entry;
+    msdu__bench_options options;
+} request;
+
+static const struct bench_entry *find_bench(const char *name)
+{
+    for (size_t i = 0; i < sizeof(benches) / sizeof(benches[0]); i++) {
+        if (strcmp(benches[i].name, name) == 0) {
+            return &benches[i];
+        }
+    }
+    return NULL;
+}
+
+static uint64_t number(const char *text, uint64_t most, struct argp_state *state)
+{
+    char *end = NULL;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (end == text || *end != '\0' || text[0] == '-' || value == 0 || value > most) {
+        argp_error(state, "'%s' is not a number in 1 .. %llu", text, (unsigned long long)most);
+    }
+    return value;
+}
+
+static error_t on_option(int key, char *arg, struct argp_state *state)
+{
+    request *wanted = state->input;
+    msdu__bench_options *o = &wanted->options;
+    switch (key) {
+    case KEY_JSON:
+        o->json = arg;
+        return 0;
+    case KEY_ONLY:
+        o->only = arg;
+        return 0;
+    case KEY_BACKEND:
+        o->backend = arg;
+        return 0;
+    case KEY_SMOKE:
+        o->is_smoke = true;
+        return 0;
+    case KEY_RUNS:
+        o->runs = (uint32_t)number(arg, 1000, state);
+        return 0;
+    case KEY_BYTES:
+        o->bytes = number(arg, 1ULL << 33, state);
+        return 0;
+    case KEY_RATE:
+        o->rate_mbit = (uint32_t)number(arg, 100000, state);
+        return 0;
+    case KEY_MTU:
+        o->mtu = (uint32_t)number(arg, 65535, state);
+        return 0;
+    case ARGP_KEY_ARG:
+        wanted->entry = wanted->entry == NULL ? find_bench(arg) : NULL;
+        if (wanted->entry == NULL) {
+            argp_error(state, "no bench '%s', or more than one", arg);
+        }
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_usage(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static bool write_records(const msdu__bench *bench)
+{
+    const char *path = bench->options.json;
+    char *text = cJSON_Print(bench->records);
+    FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
+    bool is_written = text != NULL && file != NULL && fputs(text, file) >= 0 &&
+                      fputc('\n', file) != EOF && fflush(file) == 0;
+    if (file != NULL && file != stdout) {
+        is_written = fclose(file) == 0 && is_written;
+    }
+    if (!is_written) {
+        fprintf(stderr, "msdu bench: %s could not be written\n", path);
+    }
+    cJSON_free(text);
+    return is_written;
+}
+
+static void print_header(const msdu__bench *bench, int argc, char **argv)
+{
+    fprintf(bench->text, "#");
+    for (int i = 0; i < argc; i++) {
+        fprintf(bench->text, " %s", argv[i]);
+    }
+    fprintf(bench->text, "\n# machine %s, %ld cores, instruction set %s\n", machine(),
+            sysconf(_SC_NPROCESSORS_ONLN), msdu__vec_isa());
+    fprintf(bench->text, "# msdu %s, commit %s\n", msdu_version(), MSDU_BENCH_COMMIT);
+}
+
+int msdu__cmd_bench(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = option_list,
+        .parser = on_option,
+        .args_doc = "kernels|hooks|allreduce",
+        .doc = "Measure this machine; bench/README.md says what each column means."};
+    request wanted = {.entry = NULL};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &wanted) != 0 || wanted.entry == NULL) {
+        return MSDU__EXIT_USAGE;
+    }
+    msdu__bench bench = {.options = wanted.options, .text = stdout};
+    if (bench.options.json != NULL && strcmp(bench.options.json, "-") == 0) {
+        bench.text = stderr;
+    }
+    bench.records = cJSON_CreateArray();
+    print_header(&bench, argc, argv);
+    int status = wanted.entry->run(&bench);
+    if (bench.options.json != NULL && !write_records(&bench)) {
+        status = EXIT_FAILURE;
+    }
+    if (bench.is_wrong) {
+        fprintf(stderr, "msdu bench: a result is wrong\n");
+        status = EXIT_FAILURE;
+    }
+    cJSON_Delete(bench.records);
+    return status;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sketch: 64 random projections of a vector, small enough to ride in a control message. Pure.
+ *
+ * With a narrow wire the mean that arrives holds the quantization noise of all ranks; drift
+ * measured on it would make the controller steer by its own noise. Sketches are taken before
+ * quantization, and the mean of |s_i - mean(s)|^2 over ranks estimates the drift variance without
+ * bias (Alon, Matias and Szegedy 1996; FDA, arXiv 2405.20988, measures model variance with the same
+ * tool).
+ */
+#ifndef MSDU_SKETCH_H
+#define MSDU_SKETCH_H
+
+#include <stdint.h>
+
+#define MSDU__SKETCH 64 /* projections: relative error about sqrt(2 / 64) for one rank */
+
+/* sketch[k] += sum over elements i = k mod 64 of sign(seed, i) * x[i]. seed: the slice's number,
+ * equal on all ranks. */
+void msdu__sketch_add(const float *x, uint64_t count, uint64_t seed, float *sketch);
+
+/* Mean over ranks of |s_i - mean(s)|^2; sketches of rank i start at first + i * stride bytes. */
+double msdu__sketch_variance(const void *first, uint64_t stride, int32_t ranks);
+
+#endif

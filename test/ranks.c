@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The toy trainer: threads, memory, and the calls of a training step in several styles. */
+#include "ranks.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pipeline.h"
+
+#define ANNOUNCERS 3
+
+/* --- the model --- */
+
+/* A fixed pseudo-random number in -1 .. 1 for each combination of arguments. */
+static double noise(uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t x = a * 0x9e3779b97f4a7c15U + b * 0xbf58476d1ce4e5b9U + c * 0x94d049bb133111ebU;
+    x ^= x >> 31;
+    x *= 0xd6e8feb86659fd93U;
+    x ^= x >> 32;
+    return (double)(x >> 11) / 4503599627370496.0 - 1.0;
+}
+
+/* Round to `bits` of precision, no finer than `least`. */
+static double round_binary(double x, int bits, double least)
+{
+    int exponent = 0;
+    if (x == 0 || !isfinite(x)) {
+        return x;
+    }
+    (void)frexp(x, &exponent);
+    double unit = ldexp(1.0, exponent - bits);
+    unit = unit > least ? unit : least;
+    return nearbyint(x / unit) * unit;
+}
+
+double ranks_round(int32_t dtype, double x)
+{
+    switch (dtype) {
+    case MSDU_FLOAT64:
+        return x;
+    case MSDU_FLOAT32:
+        return (double)(float)x;
+    case MSDU_FLOAT16:
+        return round_binary(x, 11, ldexp(1.0, -24));
+    default:
+        return round_binary(x, 8, ldexp(1.0, -133));
+    }
+}
+
+static double from_half(uint16_t bits)
+{
+    double mantissa = bits & 0x3ffU;
+    int exponent = (bits >> 10) & 0x1f;
+    double magnitude = exponent == 31  ? (mantissa > 0 ? (double)NAN : (double)INFINITY)
+                       : exponent == 0 ? ldexp(mantissa, -24)
+                                       : ldexp(1024.0 + mantissa, exponent - 25);
+    return (bits & 0x8000U) != 0 ? -magnitude : magnitude;
+}
+
+static uint16_t to_half(double x)
+{
+    unsigned sign = signbit(x) ? 0x8000U : 0;
+    double magnitude = fabs(ranks_round(MSDU_FLOAT16, x));
+    int exponent = 0;
+    if (isnan(magnitude) || magnitude >= 65536.0) {
+        return (uint16_t)(sign | (isnan(magnitude) ? 0x7e00U : 0x7c00U));
+    }
+    if (magnitude < ldexp(1.0, -14)) {
+        return (uint16_t)(sign | (unsigned)ldexp(magnitude, 24));
+    }
+    double fraction = frexp(magnitude, &exponent);
+    unsigned mantissa = (unsigned)ldexp(fraction, 11) & 0x3ffU;
+    return (uint16_t)(sign | (unsigned)(exponent + 14) << 10 | mantissa);
+}
+
+double ranks_get(int32_t dtype, const void *array, uint64_t i)
+{
+    float single = 0;
+    uint32_t bits = 0;
+    switch (dtype) {
+    case MSDU_FLOAT64:
+        return ((const double *)array)[i];
+    case MSDU_FLOAT32:
+        return (double)((const float *)array)[i];
+    case MSDU_FLOAT16:
+        return from_half(((const uint16_t *)array)[i]);
+    default:
+        bits = (uint32_t)((const uint16_t *)array)[i] << 16;
+        memcpy(&single, &bits, sizeof(single));
+        return (double)single;
+    }
+}
+
+void ranks_put(int32_t dtype, void *array, uint64_t i, double value)
+{
+    float single = (float)ranks_round(dtype, value);
+    uint32_t bits = 0;
+    switch (dtype) {
+    case MSDU_FLOAT64:
+        ((double *)array)[i] = value;
+        break;
+    case MSDU_FLOAT32:
+        ((float *)array)[i] = single;
+        break;
+    case MSDU_FLOAT16:
+        ((uint16_t *)array)[i] = to_half(value);
+        break;
+    default:
+        memcpy(&bits, &single, sizeof(bits));
+        ((uint16_t *)array)[i] = (uint16_t)(bits >> 16);
+        break;
+    }
+}
+
+double ranks_initial(const ranks_job *job, int rank, int32_t dtype, uint64_t at)
+{
+    return ranks_round(dtype, noise(at, 1, job->starts_apart ? (uint64_t)rank : 0));
+}
+
+double ranks_gradient(const ranks_job *job, int rank, int step, int32_t dtype, uint64_t at,
+                      double parameter)
+{
+    double target = noise(at, 2, (uint64_t)rank);
+    if (job->has_constant_gradient) {
+        return ranks_round(dtype, target);
+    }
+    double slope = 1.5 + noise(at, 3, 0);
+    double wind = 0.1 * noise(at, 4 + (uint64_t)rank, (uint64_t)step);
+    return ranks_round(dtype, slope * (parameter - target) + wind);
+}
+
+double ranks_state(int rank, int step, int32_t dtype, uint64_t at, double state)
+{
+    return ranks_round(dtype, 0.9 * state + noise(at, 20 + (uint64_t)rank, (uint64_t)step));
+}
+
+double ranks_lr(const ranks_job *job, int step)
+{
+    return job->lr_at != NULL ? job->lr_at(job, step) : job->config.lr;
+}
+
+double ranks_update(const ranks_job *job, int step, int32_t dtype, double parameter,
+                    double gradient, double *velocity)
+{
+    const msdu_config *c = &job->config;
+    bool is_nesterov = c->nesterov != NULL && strcmp(c->nesterov, "yes") == 0;
+    double input = gradient + c->weight_decay * parameter;
+    double factor = step == 0 ? 1.0 : 1.0 - c->dampening;
+    *velocity = c->momentum * *velocity + factor * input;
+    double direction = is_nesterov ? input + c->momentum * *velocity : *velocity;
+    return ranks_round(dtype, parameter - ranks_lr(job, step) * direction);
+}
+
+/* --- one rank --- */
+
+static bool is_ok(ranks_self *self, msdu_status status)
+{
+    if (status == MSDU_OK) {
+        return true;
+    }
+    if (self->status == MSDU_OK) {
+        self->status = status;
+        snprintf(self->text, sizeof(self->text), "%s", msdu_last_error());
+    }
+    return false;
+}
+
+uint64_t ranks_elements(const ranks_job *job)
+{
+    uint64_t elements = 0;
+    for (uint32_t t = 0; t < job->tensor_count; t++) {
+        elements += job->tensors[t].count;
+    }
+    return elements;
+}
+
+const double *ranks_row(const ranks_self *self, int step)
+{
+    return self->history + (uint64_t)step * self->elements;
+}
+
+static void record(ranks_self *self, int step)
+{
+    double *out = self->history + (uint64_t)step * self->elements;
+    for (uint32_t t = 0; t < self->job->tensor_count; t++) {
+        const ranks_tensor *tensor = &self->job->tensors[t];
+        for (uint64_t i = 0; i < tensor->count; i++) {
+            *out++ = ranks_get(tensor->dtype, self->parameter[t], i);
+        }
+    }
+}
+
+static uint64_t first_element(const ranks_job *job, uint32_t tensor)
+{
+    uint64_t at = 0;
+    for (uint32_t t = 0; t < tensor; t++) {
+        at += job->tensors[t].count;
+    }
+    return at;
+}
+
+static void compute_gradient(ranks_self *self, int step, uint32_t t)
+{
+    const ranks_job *job = self->job;
+    const ranks_tensor *tensor = &job->tensors[t];
+    uint64_t first = first_element(job, t);
+    for (uint64_t i = 0; i < tensor->count; i++) {
+        double w = ranks_get(tensor->dtype, self->parameter[t], i);
+        ranks_put(tensor->dtype, self->gradient[t], i,
+                  ranks_gradient(job, self->rank, step, tensor->dtype, first + i, w));
+    }
+}
+
+static void update_state(ranks_self *self, int step, uint32_t t)
+{
+    const ranks_tensor *tensor = &self->job->tensors[t];
+    uint64_t first = first_element(self->job, t);
+    for (uint64_t i = 0; i < tensor->count; i++) {
+        double state = ranks_get(tensor->dtype, self->parameter[t], i);
+        ranks_put(tensor->dtype, self->parameter[t], i,
+                  ranks_state(self->rank, step, tensor->dtype, first + i, state));
+    }
+}
+
+static void update(ranks_self *self, int step, uint32_t t)
+{
+    const ranks_job *job = self->job;
+    const ranks_tensor *tensor = &job->tensors[t];
+    uint64_t first = first_element(job, t);
+    if (tensor->role == MSDU_ROLE_STATE) {
+        update_state(self, step, t);
+        return;
+    }
+    for (uint64_t i = 0; i < tensor->count; i++) {
+        double w = ranks_get(tensor->dtype, self->parameter[t], i);
+        double g = ranks_get(tensor->dtype, self->gradient[t], i);
+        ranks_put(tensor->dtype, self->parameter[t], i,
+                  ranks_update(job, step, tensor->dtype, w, g, &self->velocity[first + i]));
+    }
+}
+
+/* --- backward passes --- */
+
+typedef struct announcer {
+    ranks_self *self;
+    uint32_t first; /* of every ANNOUNCERS-th tensor in a shuffled order */
+    const uint32_t *order;
+    msdu_status status;
+    char text[512];
+} announcer;
+
+static void *announce(void *argument)
+{
+    announcer *a = argument;
+    for (uint32_t i = a->first; i < a->self->job->tensor_count; i += ANNOUNCERS) {
+        msdu_status status = msdu_tensor_ready(a->self->ctx, a->order[i], MSDU_GRADIENT);
+        if (status != MSDU_OK && a->status == MSDU_OK) {
+            a->status = status;
+            snprintf(a->text, sizeof(a->text), "%s", msdu_last_error());
+        }
+    }
+    return NULL;
+}
+
+static bool announce_from_threads(ranks_self *self, int step)
+{
+    announcer announcers[ANNOUNCERS];
+    pthread_t threads[ANNOUNCERS];
+    uint32_t order[RANKS_TENSORS_MOST];
+    uint32_t count = self->job->tensor_count;
+    uint64_t random = 77U + (uint64_t)self->rank * 1000U + (uint64_t)step;
+    for (uint32_t i = 0; i < count; i++) {
+        random = random * 6364136223846793005U + 1442695040888963407U;
+        uint32_t other = (uint32_t)((random >> 33) % (i + 1));
+        order[i] = order[other];
+        order[other] = i;
+    }
+    for (uint32_t i = 0; i < ANNOUNCERS; i++) {
+        announcers[i] = (announcer){.self = self, .first = i, .order = order};
+        pthread_create(&threads[i], NULL, announce, &announcers[i]);
+    }
+    for (uint32_t i = 0; i < ANNOUNCERS; i++) {
+        pthread_join(threads[i], NULL);
+        if (announcers[i].status != MSDU_OK && self->status == MSDU_OK) {
+            self->status = announcers[i].status;
+            snprintf(self->text, sizeof(self->text), "%s", announcers[i].text);
+        }
+    }
+    return self->status == MSDU_OK;
+}
+
+static bool backward(ranks_self *self, int step)
+{
+    const ranks_job *job = self->job;
+    for (uint32_t t = job->tensor_count; t-- > 0;) {
+        if (job->tensors[t].role == MSDU_ROLE_STATE) {
+            continue;
+        }
+        compute_gradient(self, step, t);
+        bool is_told = job->style == RANKS_IN_ORDER || job->style == RANKS_DEFERRED;
+        if (is_told && !is_ok(self, msdu_tensor_ready(self->ctx, t, MSDU_GRADIENT))) {
+            return false;
+        }
+    }
+    return job->style != RANKS_THREADS || announce_from_threads(self, step);
+}
+
+/* --- steps --- */
+
+static bool optimize(ranks_self *self, int step)
+{
+    const ranks_job *job = self->job;
+    if (job->style == RANKS_SILENT &&
+        !is_ok(self, msdu_tensor_wait(self->ctx, MSDU_ALL_TENSORS, MSDU_GRADIENT))) {
+        return false;
+    }
+    for (uint32_t t = 0; t < job->tensor_count; t++) {
+        bool waits = job->style != RANKS_SILENT;
+        if (waits && !is_ok(self, msdu_tensor_wait(self->ctx, t, MSDU_GRADIENT))) {
+            return false;
+        }
+        update(self, step, t);
+        bool is_told = job->style != RANKS_SILENT && job->style != RANKS_DEFERRED;
+        if (is_told && !is_ok(self, msdu_tensor_ready(self->ctx, t, MSDU_PARAMETER))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool forward(ranks_self *self, int step)
+{
+    const ranks_job *job = self->job;
+    for (uint32_t t = 0; t < job->tensor_count && job->style != RANKS_SILENT; t++) {
+        if (!is_ok(self, msdu_tensor_wait(self->ctx, t, MSDU_PARAMETER))) {
+            return false;
+        }
+    }
+    if (job->style == RANKS_SILENT &&
+        !is_ok(self, msdu_tensor_wait(self->ctx, MSDU_ALL_TENSORS, MSDU_PARAMETER))) {
+        return false;
+    }
+    if (job->style == RANKS_DEFERRED && step > 0 && !optimize(self, step - 1)) {
+        return false;
+    }
+    record(self, step);
+    return true;
+}
+
+static bool take_step(ranks_self *self, int step)
+{
+    const ranks_job *job = self->job;
+    if (!forward(self, step)) {
+        return false;
+    }
+    if (job->needs_lr && !is_ok(self, msdu_set_lr(self->ctx, ranks_lr(job, step)))) {
+        return false;
+    }
+    if (job->stepped != NULL) {
+        job->stepped(self, step);
+    }
+    return backward(self, step) && (job->style == RANKS_DEFERRED || optimize(self, step)) &&
+           is_ok(self, msdu_step(self->ctx));
+}
+
+static bool add_tensors(ranks_self *self)
+{
+    const ranks_job *job = self->job;
+    for (uint32_t t = 0; t < job->tensor_count; t++) {
+        const ranks_tensor *tensor = &job->tensors[t];
+        bool is_state = tensor->role == MSDU_ROLE_STATE;
+        char name[32];
+        snprintf(name, sizeof(name), "tensor%u", t);
+        msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+        desc.name = name;
+        desc.parameter = job->hides_parameters && !is_state ? NULL : self->parameter[t];
+        desc.gradient = job->hides_gradients || is_state ? NULL : self->gradient[t];
+        desc.count = tensor->count;
+        desc.dtype = tensor->dtype;
+        desc.role = tensor->role;
+        desc.priority = tensor->priority;
+        if (!is_ok(self, msdu_tensor_add(self->ctx, &desc, NULL))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Which fragment every element is in, as the library cut it. */
+static void note_fragments(ranks_self *self)
+{
+    const msdu__pipeline *p = (const msdu__pipeline *)self->ctx;
+    for (uint64_t i = 0; i < self->elements; i++) {
+        self->fragment[i] = -1;
+    }
+    for (uint32_t s = 0; s < p->slicing.slice_count; s++) {
+        const msdu__slice *slice = &p->slicing.slices[s];
+        for (uint32_t k = 0; k < slice->segments; k++) {
+            const msdu__segment *segment = &p->slicing.segments[slice->first_segment + k];
+            uint64_t first = first_element(self->job, segment->tensor) + segment->offset;
+            for (uint64_t i = 0; i < segment->count; i++) {
+                self->fragment[first + i] = (int)slice->fragment;
+            }
+        }
+    }
+}
+
+static bool train(ranks_self *self)
+{
+    const ranks_job *job = self->job;
+    if (job->created != NULL) {
+        job->created(self);
+    }
+    if (!add_tensors(self) || !is_ok(self, msdu_start(self->ctx))) {
+        return false;
+    }
+    note_fragments(self);
+    for (int step = 0; step < job->steps; step++) {
+        if (!take_step(self, step)) {
+            return false;
+        }
+    }
+    if (job->style == RANKS_DEFERRED && job->steps > 0 && !optimize(self, job->steps - 1)) {
+        return false;
+    }
+    if (job->ended != NULL) {
+        job->ended(self);
+    }
+    bool is_finished = job->is_unfinished || is_ok(self, msdu_finish(self->ctx));
+    record(self, job->steps);
+    return is_finished;
+}
+
+static void *rank_main(void *argument)
+{
+    ranks_self *self = argument;
+    msdu_config config = self->job->config;
+    config.size = sizeof(config);
+    config.ranks = self->job->ranks;
+    config.rank = self->rank;
+    config.backend = "local";
+    config.deadline_ms = config.deadline_ms > 0 ? config.deadline_ms : 30000;
+    if (!is_ok(self, msdu_create(&config, &self->ctx))) {
+        return NULL;
+    }
+    (void)train(self);
+    self->summary.size = sizeof(self->summary);
+    (void)is_ok(self, msdu_summary_get(self->ctx, &self->summary));
+    msdu_destroy(self->ctx);
+    self->ctx = NULL;
+    return NULL;
+}
+
+/* --- all ranks --- */
+
+static bool reserve(ranks_self *self)
+{
+    const ranks_job *job = self->job;
+    self->elements = ranks_elements(job);
+    self->velocity = calloc(self->elements, sizeof(double));
+    self->history = calloc(((size_t)job->steps + 1) * self->elements, sizeof(double));
+    self->fragment = calloc(self->elements, sizeof(int));
+    bool is_there = self->velocity != NULL && self->history != NULL && self->fragment != NULL;
+    uint64_t at = 0;
+    for (uint32_t t = 0; t < job->tensor_count; t++) {
+        const ranks_tensor *tensor = &job->tensors[t];
+        self->parameter[t] = calloc(tensor->count, 8);
+        self->gradient[t] = calloc(tensor->count, 8);
+        is_there = is_there && self->parameter[t] != NULL && self->gradient[t] != NULL;
+        for (uint64_t i = 0; is_there && i < tensor->count; i++) {
+            ranks_put(tensor->dtype, self->parameter[t], i,
+                      ranks_initial(job, self->rank, tensor->dtype, at++));
+        }
+    }
+    return is_there;
+}
+
+bool ranks_go(const ranks_job *job, ranks_run *run)
+{
+    pthread_t threads[RANKS_MOST];
+    int started = 0;
+    bool is_well = true;
+    *run = (ranks_run){0};
+    for (int rank = 0; rank < job->ranks; rank++) {
+        run->selves[rank].job = job;
+        run->selves[rank].rank = rank;
+        is_well = is_well && reserve(&run->selves[rank]);
+    }
+    while (is_well && started < job->ranks) {
+        is_well = pthread_create(&threads[started], NULL, rank_main, &run->selves[started]) == 0;
+        started += is_well ? 1 : 0;
+    }
+    for (int rank = 0; rank < started; rank++) {
+        pthread_join(threads[rank], NULL);
+    }
+    return is_well;
+}
+
+void ranks_free(ranks_run *run)
+{
+    for (int rank = 0; rank < RANKS_MOST; rank++) {
+        ranks_self *self = &run->selves[rank];
+        free(self->velocity);
+        free(self->history);
+        free(self->fragment);
+        for (uint32_t t = 0; t < RANKS_TENSORS_MOST; t++) {
+            free(self->parameter[t]);
+            free(self->gradient[t]);
+        }
+    }
+}
+
+int ranks_failed(const ranks_run *run, int ranks)
+{
+    for (int rank = 0; rank < ranks; rank++) {
+        if (run->selves[rank].status != MSDU_OK) {
+            return rank;
+        }
+    }
+    return -1;
+}

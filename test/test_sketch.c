@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sketch: the variance over ranks from 64 projections, against the variance itself. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../src/interval/sketch.h"
+
+#define RANKS 4
+#define COUNT 5000
+
+static uint64_t state = 7;
+
+static float uniform(void)
+{
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (float)(state >> 40) / (float)(1 << 24) - 0.5F;
+}
+
+/* Vectors with a common part and a part of their own; the latter's variance over ranks is returned. */
+static double make_vectors(float common, float own, float x[RANKS][COUNT])
+{
+    double variance = 0;
+    for (int i = 0; i < COUNT; i++) {
+        float shared = common * uniform();
+        double mean = 0;
+        for (int r = 0; r < RANKS; r++) {
+            x[r][i] = shared + own * uniform();
+            mean += (double)x[r][i] / RANKS;
+        }
+        for (int r = 0; r < RANKS; r++) {
+            double d = (double)x[r][i] - mean;
+            variance += d * d / RANKS;
+        }
+    }
+    return variance;
+}
+
+static double estimate(float x[RANKS][COUNT], uint64_t seed)
+{
+    float sketch[RANKS][MSDU__SKETCH];
+    memset(sketch, 0, sizeof(sketch));
+    for (int r = 0; r < RANKS; r++) {
+        msdu__sketch_add(x[r], COUNT, seed, sketch[r]);
+    }
+    return msdu__sketch_variance(sketch, sizeof(sketch[0]), RANKS);
+}
+
+static float vectors[RANKS][COUNT];
+
+START_TEST(estimates_the_variance_without_bias)
+{
+    double truth = make_vectors(1.0F, 0.5F, vectors);
+    double mean = 0;
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        mean += estimate(vectors, seed) / 400;
+    }
+    ck_assert_double_le(fabs(mean / truth - 1), 0.03);
+}
+END_TEST
+
+START_TEST(one_estimate_is_near_even_where_the_common_part_dominates)
+{
+    double truth = make_vectors(100.0F, 0.5F, vectors);
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        double ratio = estimate(vectors, seed) / truth;
+        ck_assert_double_ge(ratio, 0.5);
+        ck_assert_double_le(ratio, 1.7);
+    }
+}
+END_TEST
+
+START_TEST(equal_vectors_have_no_variance)
+{
+    for (int i = 0; i < COUNT; i++) {
+        vectors[0][i] = uniform();
+    }
+    for (int r = 1; r < RANKS; r++) {
+        memcpy(vectors[r], vectors[0], sizeof(vectors[0]));
+    }
+    ck_assert_double_le(estimate(vectors, 3), 1e-9);
+}
+END_TEST
+
+START_TEST(uses_every_element_of_any_length)
+{
+    float x[200];
+    for (uint64_t count = 1; count <= 200; count++) {
+        float sketch[MSDU__SKETCH] = {0};
+        double sum = 0;
+        memset(x, 0, sizeof(x));
+        x[count - 1] = 3.0F;
+        msdu__sketch_add(x, count, count, sketch);
+        for (int k = 0; k < MSDU__SKETCH; k++) {
+            sum += (double)sketch[k] * (double)sketch[k];
+        }
+        ck_assert_double_eq(sum, 9.0);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sketch");
+    TCase *cases = tcase_create("sketch");
+    tcase_add_test(cases, estimates_the_variance_without_bias);
+    tcase_add_test(cases, one_estimate_is_near_even_where_the_common_part_dominates);
+    tcase_add_test(cases, equal_vectors_have_no_variance);
+    tcase_add_test(cases, uses_every_element_of_any_length);
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}

@@ -56,13 +56,23 @@ msdu__bench_stats msdu__bench_summarize(double *values, uint32_t count)
     };
 }
 
+/* The kernel's view; what the C library reads from the processor can be that of all its sockets. */
 uint64_t msdu__bench_cache_bytes(void)
 {
-    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (bytes <= 0) {
-        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    unsigned long long kib = 0;
+    for (int index = 4; index >= 0 && kib == 0; index--) {
+        char path[80];
+        snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
+        FILE *file = fopen(path, "r");
+        if (file != NULL) {
+            if (fscanf(file, "%lluK", &kib) != 1) {
+                kib = 0;
+            }
+            fclose(file);
+        }
     }
-    return bytes > 0 ? (uint64_t)bytes : 0;
+    long bytes = kib == 0 ? sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
+    return kib > 0 ? kib << 10 : bytes > 0 ? (uint64_t)bytes : 0;
 }
 
 void *msdu__bench_pages(uint64_t bytes)

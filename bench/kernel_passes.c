@@ -249,7 +249,7 @@ static void run_widen(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 static bool is_conversion_right(const msdu__kernel *kernel, msdu__kernel_arrays *a,
                                 const msdu__kernel_point *points, uint64_t stride)
 {
-    const float unit = kernel->variant == MSDU_FLOAT16 ? 0x1p-11F : 0x1p-9F;
+    const float unit = kernel->variant == MSDU_FLOAT16 ? 0x1p-11F : 0x1p-8F;
     msdu__vec_widen(a->codes, kernel->variant, a->array[MSDU__UPDATE], a->count);
     for (uint64_t i = 0; i * stride < a->count; i++) {
         float x = points[i].value[MSDU__PARAM];

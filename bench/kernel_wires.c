@@ -55,7 +55,7 @@ static float tolerance(int wire)
     case MSDU__WIRE_FLOAT32:
         return 0.0F;
     case MSDU__WIRE_BFLOAT16:
-        return 0x1p-9F;
+        return 0x1p-8F;
     case MSDU__WIRE_FLOAT16:
         return 0x1p-11F;
     default:

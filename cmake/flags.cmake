@@ -2,7 +2,7 @@
 # What every target of this project is compiled with, and nothing that a consumer would inherit.
 
 add_library(msdu_flags INTERFACE)
-target_compile_features(msdu_flags INTERFACE c_std_11 cxx_std_17)
+target_compile_features(msdu_flags INTERFACE c_std_11)
 target_compile_definitions(msdu_flags INTERFACE _GNU_SOURCE)
 # Contraction into fused multiply-add would break the equality of bits between instruction sets.
 target_compile_options(msdu_flags INTERFACE

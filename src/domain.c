@@ -230,14 +230,31 @@ void msdu__domain_local(msdu__pipeline *p, uint32_t slice)
     }
 }
 
-/* What gradient rounds left in the error feedback is in gradient units: of no use from here. */
 static void clear_residuals(msdu__pipeline *p, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
-    if (run->residual != NULL) {
+    if (run->has_residual) {
         memset(run->residual, 0, p->slicing.slices[slice].count * sizeof(float));
         memset(run->owner_residual, 0, run->share_count[p->rank] * sizeof(float));
+        run->has_residual = false;
     }
+}
+
+void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice)
+{
+    const msdu__run *run = &p->runs[slice];
+    if (!run->has_residual) {
+        return;
+    }
+    for (uint64_t i = 0; i < p->slicing.slices[slice].count; i++) {
+        x[i] += run->residual[i];
+    }
+    /* the mean's own residual, as this rank's contribution to a sum over all */
+    float *own = x + run->share_start[p->rank];
+    for (uint64_t i = 0; i < run->share_count[p->rank]; i++) {
+        own[i] += (float)p->ranks * run->owner_residual[i];
+    }
+    clear_residuals(p, slice);
 }
 
 void msdu__domain_anchor(msdu__pipeline *p)
@@ -250,6 +267,7 @@ void msdu__domain_anchor(msdu__pipeline *p)
             load(part.parameter, dtype, offset_of(p->runs[slice].anchor, dtype, at), part.count);
             at += part.count;
         }
+        /* what gradient rounds left in the error feedback is in gradient units: of no use here */
         clear_residuals(p, slice);
     }
 }

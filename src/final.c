@@ -94,22 +94,6 @@ static msdu_status reserve(msdu__pipeline *p)
     return MSDU_OK;
 }
 
-/* What was encoded too small so far: the own part, and for the own share that of the mean. */
-static void add_residuals(const msdu__pipeline *p, uint32_t slice)
-{
-    const msdu__run *run = &p->runs[slice];
-    float *x = run->buf;
-    if (run->residual == NULL || !p->is_local_entered) {
-        return;
-    }
-    for (uint64_t i = 0; i < p->slicing.slices[slice].count; i++) {
-        x[i] += run->residual[i];
-    }
-    for (uint64_t i = 0; i < run->share_count[p->rank]; i++) {
-        x[run->share_start[p->rank] + i] += (float)p->ranks * run->owner_residual[i];
-    }
-}
-
 static msdu_status reduce_all(msdu__pipeline *p)
 {
     for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
@@ -144,8 +128,9 @@ static msdu_status average(msdu__pipeline *p)
     (void)msdu__chain_parse("average", false, &p->chain, why, sizeof(why));
     for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
         p->runs[slice].snapshot = NULL;
+        p->runs[slice].has_residual = p->runs[slice].has_residual && p->is_local_entered;
         msdu__domain_capture(p, &f, slice);
-        add_residuals(p, slice);
+        msdu__domain_flush(p, p->runs[slice].buf, slice);
     }
     status = reduce_all(p);
     for (uint32_t slice = 0; status == MSDU_OK && slice < p->slice_bound; slice++) {

@@ -445,7 +445,7 @@ void msdu_destroy(msdu_ctx *ctx)
     msdu__worker_stop(&p->worker);
     if (p->comm != NULL) {
         if (!p->is_finished && MSDU_BACKEND_HAS(p->backend, abort)) {
-            p->backend->abort(p->comm, "it destroyed its context before msdu_finish()");
+            p->backend->abort(p->comm, MSDU_ERR_PEER_LOST, "it destroyed its context before msdu_finish()");
         }
         p->backend->close(p->comm);
     }

@@ -43,7 +43,7 @@ void msdu__pipeline_fail(msdu__pipeline *p, msdu_status status, const char *text
     if (is_first) {
         msdu__log_line(&p->log, MSDU_LOG_ERROR, "%s", text);
         if (p->comm != NULL && MSDU_BACKEND_HAS(p->backend, abort)) {
-            p->backend->abort(p->comm, text);
+            p->backend->abort(p->comm, status, text);
         }
     }
 }
@@ -256,6 +256,9 @@ static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t sl
         .count = cut->count,
         .recv = msdu__domain_buffer(p, f, slice),
     };
+    if (p->runs[slice].has_residual) {
+        msdu__domain_flush(p, op.recv, slice);
+    }
     p->runs[slice].times.bytes = ring_bytes(p, cut->count * (is_double ? 8 : 4));
     return msdu__pipeline_start(p, &op, p->runs[slice].times.lane, &p->runs[slice].req);
 }
@@ -273,6 +276,7 @@ static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t
     const float *value = msdu__domain_buffer(p, f, slice);
     float *residual = x.wire->has_feedback ? run->residual : NULL;
     if (residual != NULL) {
+        run->has_residual = true;
         msdu__sketch_add(value, p->slicing.slices[slice].count, slice, f->sketch);
     }
     f->residual_sq += msdu__exchange_encode(&x, value, residual, slot->send);

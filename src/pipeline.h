@@ -65,6 +65,7 @@ typedef struct msdu__run {
     bool is_staged;    /* gradients: buf is a packed copy (fused or 16-bit tensors) */
     bool is_state;     /* optimizer state: averaged as it is */
     bool is_narrow;    /* in flight as a two-phase exchange */
+    bool has_residual; /* the error feedback is not zero */
     void *buf;         /* working type: x, later the mean; NULL: the gradient itself */
     void *anchor;      /* parameter domain */
     void *snapshot;
@@ -286,6 +287,8 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
 /* Accumulated domain, a call on which ranks do not meet. */
 void msdu__domain_local(msdu__pipeline *p, uint32_t slice);
+/* x += what error feedback still holds back, which is then none: before a float32 reduction. */
+void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice);
 /* anchors <- parameters */
 void msdu__domain_anchor(msdu__pipeline *p);
 /* parameters <- anchors */

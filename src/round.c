@@ -389,24 +389,11 @@ static void prepare_correction(msdu__pipeline *p, const msdu__fragment *f)
     p->norm_average += (p->norm_average > 0 ? SMOOTH : 1.0) * (norm - p->norm_average);
 }
 
-static void reset_states(const msdu__pipeline *p)
-{
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        const msdu__tensor *t = &p->tensors[i];
-        if (t->role == MSDU_ROLE_STATE && p->settings.state == MSDU__STATE_RESET) {
-            memset(t->parameter, 0, t->count * msdu__dtype_bytes(t->dtype));
-        }
-    }
-}
-
 /* Forward order: what the next forward needs first is given back first. */
 static void apply_round(msdu__pipeline *p, msdu__fragment *f)
 {
     bool is_released = f->round.is_gradient && p->settings.commit_tensor;
     prepare_correction(p, f);
-    if (!f->round.is_gradient && !p->is_accumulated) {
-        reset_states(p);
-    }
     for (uint32_t slice = p->slicing.slice_count; slice-- > 0;) {
         msdu__run *run = &p->runs[slice];
         if (run->state != MSDU__RUN_REDUCED ||

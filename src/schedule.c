@@ -110,20 +110,33 @@ static bool is_busy(const msdu__tensor *t, uint32_t what)
            ((what & MSDU_PARAMETER) != 0 && atomic_load(&t->busy[1]) > 0);
 }
 
+/* The owner is about to wait on `changed`: counted before the lock, so that a thread that changes
+ * something either sees the count or is seen. Returns when it began. */
+static uint64_t block_begin(msdu__pipeline *p)
+{
+    uint64_t began = msdu__pipeline_now(p);
+    atomic_fetch_add(&p->waiters, 1);
+    pthread_mutex_lock(&p->lock);
+    return began;
+}
+
+static void block_end(msdu__pipeline *p, uint64_t began)
+{
+    pthread_mutex_unlock(&p->lock);
+    atomic_fetch_sub(&p->waiters, 1);
+    p->step_blocked_ns += msdu__pipeline_now(p) - began;
+}
+
 static void wait_for(msdu__pipeline *p, const msdu__tensor *t, uint32_t what)
 {
     if (!is_busy(t, what)) {
         return;
     }
-    uint64_t began = msdu__pipeline_now(p);
-    atomic_fetch_add(&p->waiters, 1);
-    pthread_mutex_lock(&p->lock);
+    uint64_t began = block_begin(p);
     while (is_busy(t, what) && atomic_load(&p->status) == MSDU_OK) {
         pthread_cond_wait(&p->changed, &p->lock);
     }
-    pthread_mutex_unlock(&p->lock);
-    atomic_fetch_sub(&p->waiters, 1);
-    p->step_blocked_ns += msdu__pipeline_now(p) - began;
+    block_end(p, began);
 }
 
 /*
@@ -207,6 +220,18 @@ static void open_due(msdu__pipeline *p)
     }
 }
 
+/* Here and not where the mean is applied: only the owner knows that the optimizer is done with its
+ * state in this step. */
+static void reset_states(const msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->role == MSDU_ROLE_STATE && p->settings.state == MSDU__STATE_RESET) {
+            memset(t->parameter, 0, t->count * msdu__dtype_bytes(t->dtype));
+        }
+    }
+}
+
 /* Results that are due now: from here the parameters are the library's until they are applied. */
 static void apply_due(msdu__pipeline *p)
 {
@@ -214,6 +239,7 @@ static void apply_due(msdu__pipeline *p)
         msdu__fragment *f = &p->fragments[i];
         if (f->is_pending && f->apply_step <= p->step) {
             f->is_pending = false;
+            reset_states(p);
             mark_busy(p, i);
             push(p, MSDU__COMMAND_APPLY | i);
         }
@@ -228,15 +254,11 @@ static void take_decision(msdu__pipeline *p, msdu__fragment *f)
     }
     uint64_t wanted = f->armed - 1;
     if (atomic_load(&f->done) < wanted) {
-        uint64_t began = msdu__pipeline_now(p);
-        atomic_fetch_add(&p->waiters, 1);
-        pthread_mutex_lock(&p->lock);
+        uint64_t began = block_begin(p);
         while (atomic_load(&f->done) < wanted && atomic_load(&p->status) == MSDU_OK) {
             pthread_cond_wait(&p->changed, &p->lock);
         }
-        pthread_mutex_unlock(&p->lock);
-        atomic_fetch_sub(&p->waiters, 1);
-        p->step_blocked_ns += msdu__pipeline_now(p) - began;
+        block_end(p, began);
     }
     f->interval = f->decisions[(wanted - 1) & 1].interval;
     f->wire = f->decisions[(wanted - 1) & 1].wire;
@@ -248,7 +270,7 @@ static uint64_t next_sync(const msdu__pipeline *p, uint32_t interval)
     uint64_t least = (uint64_t)p->settings.delay_steps + 1;
     uint64_t next = p->step + (interval > least ? interval : least);
     uint64_t last = (uint64_t)p->settings.total_steps;
-    return last > 0 && next >= last && p->step + 1 < last ? last - 1 : next;
+    return last > 0 && next >= last && p->step + least < last ? last - 1 : next;
 }
 
 /* From gradients to parameters; fragments are spread over the first local round. */
@@ -258,6 +280,9 @@ static void enter_local(msdu__pipeline *p)
     int wire = p->fragments[0].wire;
     p->is_gradient = false;
     p->is_local_entered = true;
+    pthread_mutex_lock(&p->lock);
+    p->summary.domain = "parameter";
+    pthread_mutex_unlock(&p->lock);
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         if (p->tensors[i].role == MSDU_ROLE_MODEL) {
             atomic_fetch_add(&p->tensors[i].busy[1], p->tensors[i].slice_count);
@@ -282,9 +307,12 @@ static void plan_next_meetings(msdu__pipeline *p)
         if ((p->sync_mask >> i & 1U) == 0) {
             continue;
         }
-        if (!p->is_gradient && !p->is_accumulated && p->settings.delay_steps > 0) {
+        bool is_local = !p->is_gradient && !p->is_accumulated;
+        if (is_local && p->settings.delay_steps > 0) {
             f->is_pending = true;
             f->apply_step = p->step + (uint64_t)p->settings.delay_steps;
+        } else if (is_local) {
+            reset_states(p);
         }
         take_decision(p, f);
         if (p->is_gradient && f->interval > 1) {
@@ -319,6 +347,7 @@ msdu_status msdu__schedule_step(msdu__pipeline *p)
     }
     plan_next_meetings(p);
     apply_due(p);
+    msdu__worker_kick(&p->worker);
     if (p->settings.overlap == MSDU__OVERLAP_BLOCKING || p->is_accumulated) {
         status = msdu__schedule_wait(p, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
     }
@@ -344,6 +373,8 @@ void msdu__schedule_start(msdu__pipeline *p)
                                                                 : p->interval_args.widest_wire;
         p->fragments[i].sync_step = (uint64_t)i * (p->is_gradient ? 0 : 1);
     }
+    p->decision.interval = p->fragments[0].interval;
+    p->decision.wire = p->fragments[0].wire;
     p->step_began_ns = msdu__pipeline_now(p);
     atomic_store(&p->step_start_ns, p->step_began_ns);
     open_due(p);
@@ -361,14 +392,11 @@ msdu_status msdu__schedule_drain(msdu__pipeline *p)
     for (uint32_t id = 0; id < p->tensor_count; id++) {
         wait_for(p, &p->tensors[id], MSDU_GRADIENT | MSDU_PARAMETER);
     }
-    uint64_t began = msdu__pipeline_now(p);
-    atomic_fetch_add(&p->waiters, 1);
-    pthread_mutex_lock(&p->lock);
+    uint64_t began = block_begin(p);
     while (!atomic_load(&p->is_drained) && atomic_load(&p->status) == MSDU_OK) {
         pthread_cond_wait(&p->changed, &p->lock);
     }
-    pthread_mutex_unlock(&p->lock);
-    atomic_fetch_sub(&p->waiters, 1);
-    p->blocked_ns += msdu__pipeline_now(p) - began + p->step_blocked_ns;
+    block_end(p, began);
+    p->blocked_ns += p->step_blocked_ns;
     return msdu__pipeline_status(p);
 }

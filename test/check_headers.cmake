@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Every header compiles alone: public ones as C11, C17 and C++17, internal ones as C11.
+# Every header compiles alone: public ones as C11, C17 and C++17, internal ones as C11, those of a
+# C++ module as C++17.
 # Needs: SOURCE_DIR, C_COMPILER; CXX_COMPILER may be empty.
 cmake_minimum_required(VERSION 3.21)
 
@@ -25,5 +26,10 @@ endforeach()
 
 file(GLOB_RECURSE internal ${SOURCE_DIR}/src/*.h)
 foreach(header IN LISTS internal)
-    compile(${header} ${C_COMPILER} -xc -std=c11 -D_GNU_SOURCE)
+    file(STRINGS ${header} is_cxx REGEX "^namespace ")
+    if(NOT is_cxx)
+        compile(${header} ${C_COMPILER} -xc -std=c11 -D_GNU_SOURCE)
+    elseif(CXX_COMPILER)
+        compile(${header} ${CXX_COMPILER} -xc++ -std=c++17 -D_GNU_SOURCE)
+    endif()
 endforeach()

@@ -102,9 +102,11 @@ typedef struct msdu_backend {
     /* Optional from here on: NULL or beyond size means "not provided". */
     /* As test(), but blocks up to timeout_ns. */
     msdu_status (*wait)(msdu_comm *comm, msdu_req *req, uint64_t timeout_ns);
-    /* Make everything in flight end soon, here and, as far as can be, on the other ranks, which
-     * see ERR_PEER_LOST with this rank and `why`. The group is of no use afterwards. */
-    void (*abort)(msdu_comm *comm, const char *why);
+    /* Make everything in flight end soon, here and, as far as can be, on the other ranks. These
+     * see ERR_PEER_LOST with this rank and `why`; but where `status` is one that all ranks find by
+     * themselves from equal values, ERR_NOT_FINITE or ERR_MISMATCH, they see just that status and
+     * text, whoever was first. The group is of no use afterwards. */
+    void (*abort)(msdu_comm *comm, msdu_status status, const char *why);
 } msdu_backend;
 
 #define MSDU_BACKEND_HAS(be, op)                                                                   \

@@ -60,7 +60,7 @@ struct msdu_comm final : public msdu_gloo::Owner {
     void connect();
     msdu_req *start(const msdu_op &op);
     msdu_status test(msdu_req *req, uint64_t timeout_ns);
-    void abort(const char *why);
+    void abort(msdu_status status, const char *why);
     void leave();
 
     msdu_status fail(const std::string &what) override;
@@ -125,15 +125,16 @@ void msdu_comm::connect()
         device_ = msdu_gloo::make_device(*host, msdu__hub_address(hub_));
         for (uint32_t lane = 0; lane < host->lanes; lane++) {
             auto context = msdu_gloo::make_context(*host, hub_, device_, lane);
-            lanes_.push_back(std::make_unique<Lane>(*host, *this, std::move(context), lane));
+            lanes_.push_back(std::make_unique<Lane>(*host, *this, std::move(context)));
         }
     } catch (const Failure &failure) {
-        msdu__hub_abort(hub_, failure.what()[0] != '\0' ? failure.what() : "it could not connect");
+        msdu__hub_abort(hub_, MSDU_ERR_PEER_LOST,
+                        failure.what()[0] != '\0' ? failure.what() : "it could not connect");
         throw;
     } catch (const std::exception &error) {
         char text[MSDU__HUB_TEXT_BYTES];
         const msdu_status verdict = msdu__hub_verdict(hub_, kVerdictNs, text);
-        msdu__hub_abort(hub_, msdu_gloo::plain_text(error.what()).c_str());
+        msdu__hub_abort(hub_, MSDU_ERR_PEER_LOST, msdu_gloo::plain_text(error.what()).c_str());
         if (verdict != MSDU_OK) {
             throw Failure(verdict, text);
         }
@@ -173,7 +174,7 @@ msdu_status msdu_comm::fail(const std::string &what)
     } else {
         const std::string plain = "gloo: " + msdu_gloo::plain_text(what);
         note(MSDU_ERR_BACKEND, plain.c_str());
-        msdu__hub_abort(hub_, plain.c_str());
+        msdu__hub_abort(hub_, MSDU_ERR_PEER_LOST, plain.c_str());
     }
     failed(this);
     const std::lock_guard<std::mutex> guard(lock_);
@@ -250,10 +251,10 @@ msdu_status msdu_comm::test(msdu_req *req, uint64_t timeout_ns)
     return status == MSDU_OK ? MSDU_OK : host->fail(status, text_.c_str());
 }
 
-void msdu_comm::abort(const char *why)
+void msdu_comm::abort(msdu_status status, const char *why)
 {
     if (hub_ != nullptr) {
-        msdu__hub_abort(hub_, why == nullptr ? "no cause given" : why);
+        msdu__hub_abort(hub_, status, why == nullptr ? "no cause given" : why);
     }
 }
 
@@ -272,7 +273,7 @@ void msdu_comm::leave()
     if (is_idle) {
         msdu__hub_bye(hub_, kByeNs);
     } else {
-        msdu__hub_abort(hub_, "it left the group with operations in flight");
+        msdu__hub_abort(hub_, MSDU_ERR_PEER_LOST, "it left the group with operations in flight");
     }
 }
 
@@ -354,10 +355,10 @@ msdu_status gloo_wait(msdu_comm *comm, msdu_req *req, uint64_t timeout_ns) noexc
     return guarded(comm->host, [comm, req, timeout_ns] { return comm->test(req, timeout_ns); });
 }
 
-void gloo_abort(msdu_comm *comm, const char *why) noexcept
+void gloo_abort(msdu_comm *comm, msdu_status status, const char *why) noexcept
 {
-    (void)guarded(comm->host, [comm, why] {
-        comm->abort(why);
+    (void)guarded(comm->host, [comm, status, why] {
+        comm->abort(status, why);
         return MSDU_OK;
     });
 }

@@ -47,6 +47,25 @@ size_t element_bytes(const msdu_op &op)
     return op.dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
 }
 
+/* A constant count lets compilers vectorize at -O2 as well. */
+template <typename T> void add_whole(T *__restrict sum, const T *__restrict part)
+{
+    for (size_t i = 0; i < kSumCount; i++) {
+        sum[i] += part[i];
+    }
+}
+
+template <typename T> void add(T *sum, const T *part, size_t count)
+{
+    if (count == kSumCount) {
+        add_whole(sum, part);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        sum[i] += part[i];
+    }
+}
+
 /* Sum the parts of all ranks in rank order into the own one. Part `own` lies in place. */
 template <typename T> void sum_parts(T *place, const T *parts, size_t count, int ranks, int own)
 {
@@ -57,10 +76,8 @@ template <typename T> void sum_parts(T *place, const T *parts, size_t count, int
             const T *part = rank == own ? place : parts + static_cast<size_t>(rank) * count;
             if (rank == 0) {
                 std::memcpy(sum, part + first, length * sizeof(T));
-                continue;
-            }
-            for (size_t i = 0; i < length; i++) {
-                sum[i] += part[first + i];
+            } else {
+                add(sum, part + first, length);
             }
         }
         std::memcpy(place + first, sum, length * sizeof(T));
@@ -76,9 +93,9 @@ void copy_bytes(void *to, const void *from, uint64_t bytes)
 
 } // namespace
 
-Lane::Lane(const msdu_host &host, Owner &owner, Context context, uint32_t index)
-    : host_(host), owner_(owner), context_(std::move(context)), index_(index),
-      queue_(host.requests + 1), prints_(host.requests + 1)
+Lane::Lane(const msdu_host &host, Owner &owner, Context context)
+    : host_(host), owner_(owner), context_(std::move(context)), queue_(host.requests + 1),
+      prints_(host.requests + 1)
 {
     const size_t ranks = static_cast<size_t>(host.ranks);
     const size_t part_bytes = kBlockBytes / ranks + sizeof(double);

@@ -57,7 +57,7 @@ class Owner
 class Lane
 {
   public:
-    Lane(const msdu_host &host, Owner &owner, Context context, uint32_t index);
+    Lane(const msdu_host &host, Owner &owner, Context context);
     ~Lane(); /* stop() was called */
     Lane(const Lane &) = delete;
     Lane &operator=(const Lane &) = delete;
@@ -119,7 +119,6 @@ class Lane
     const msdu_host &host_;
     Owner &owner_;
     Context context_;
-    const uint32_t index_;
     std::array<Stage, 2> stages_;
     unsigned next_stage_ = 0;
 

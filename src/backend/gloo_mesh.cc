@@ -192,8 +192,30 @@ PipeGuard::~PipeGuard()
     }
 }
 
+/* All signals are left to the trainer's threads; a new thread takes over this mask. */
+class SignalGuard
+{
+  public:
+    SignalGuard()
+    {
+        sigset_t all;
+        (void)sigfillset(&all);
+        (void)pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalGuard()
+    {
+        (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    SignalGuard(const SignalGuard &) = delete;
+    SignalGuard &operator=(const SignalGuard &) = delete;
+
+  private:
+    sigset_t before_;
+};
+
 Device make_device(const msdu_host &host, const char *address)
 {
+    const SignalGuard guard; /* the device starts Gloo's thread */
     gloo::transport::tcp::attr attr;
     if (is_set(host.interface)) {
         attr.iface = host.interface;

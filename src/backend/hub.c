@@ -196,7 +196,8 @@ static msdu_status open_other(struct msdu__hub *hub)
             (void)snprintf(what, sizeof(what), "it refused rank %" PRId32, hub->host->rank);
             return fail_place(hub->host, status, what, cause);
         }
-        if (msdu__net_now() >= until_ns) {
+        /* An attempt in the last moments would only replace the cause by "timed out". */
+        if (msdu__net_now() + pause_ns >= until_ns) {
             msdu__span_text(hub->host->deadline_ns, span, sizeof(span));
             (void)snprintf(what, sizeof(what), "rank 0 was not reached within %s", span);
             return fail_place(hub->host, MSDU_ERR_TIMEOUT, what, cause);
@@ -216,7 +217,7 @@ static msdu_status wait_start(struct msdu__hub *hub)
         is_late = !msdu__client_wait(hub, until_ns);
     }
     msdu_status status = hub->has_started ? MSDU_OK : MSDU_ERR_TIMEOUT;
-    if (hub->status != MSDU_OK) {
+    if (!hub->has_started && hub->status != MSDU_OK) {
         status = hub->status;
         memcpy(text, hub->text, sizeof(text));
     }
@@ -344,14 +345,14 @@ msdu_status msdu__hub_get(msdu__hub *hub, const char *key, void **data_out, size
     return MSDU_OK;
 }
 
-void msdu__hub_abort(msdu__hub *hub, const char *why)
+void msdu__hub_abort(msdu__hub *hub, msdu_status status, const char *why)
 {
     char text[MSDU__HUB_TEXT_BYTES];
     char said[MSDU__KEY_BYTES / 2];
-    (void)snprintf(said, sizeof(said), "%s", why);
+    (void)snprintf(said, sizeof(said), "%d %s", (int)status, why);
     (void)msdu__client_say(hub, MSDU__SAY_ABORT, said, strlen(said) + 1);
     (void)snprintf(text, sizeof(text), "rank %" PRId32 " was lost (it aborted: %s)",
-                   hub->host->rank, said);
+                   hub->host->rank, why);
     msdu__client_fail(hub, MSDU_ERR_PEER_LOST, text);
 }
 

@@ -51,8 +51,8 @@ void msdu__hub_watch_set(msdu__hub *hub, const msdu__hub_watch *watch);
 msdu_status msdu__hub_set(msdu__hub *hub, const char *key, const void *data, size_t bytes);
 msdu_status msdu__hub_get(msdu__hub *hub, const char *key, void **data_out, size_t *bytes_out);
 
-/* End the group: all other ranks see ERR_PEER_LOST with this rank and why. Thread: any. */
-void msdu__hub_abort(msdu__hub *hub, const char *why);
+/* End the group: what the other ranks see is said at msdu_backend.abort. Thread: any. */
+void msdu__hub_abort(msdu__hub *hub, msdu_status status, const char *why);
 
 /*
  * Why the group failed, waiting up to timeout_ns for it: a negative status and one line of text,

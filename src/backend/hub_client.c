@@ -133,13 +133,16 @@ static void take_end(struct msdu__hub *hub, const char *cause)
     char text[MSDU__HUB_TEXT_BYTES];
     (void)pthread_mutex_lock(&hub->lock);
     bool is_in_peace = hub->is_leaving || hub->has_left[0];
-    hub->is_over = true;
-    (void)pthread_cond_broadcast(&hub->changed);
     (void)pthread_mutex_unlock(&hub->lock);
     if (!is_in_peace) {
         (void)snprintf(text, sizeof(text), "rank 0 was lost (%s)", cause);
         msdu__client_fail(hub, MSDU_ERR_PEER_LOST, text);
     }
+    /* Only now, so that nobody who waits for a cause gives up before it is there. */
+    (void)pthread_mutex_lock(&hub->lock);
+    hub->is_over = true;
+    (void)pthread_cond_broadcast(&hub->changed);
+    (void)pthread_mutex_unlock(&hub->lock);
 }
 
 /* Ask the watch whether this rank waits for another one longer than it may, and tell the hub. */

@@ -256,6 +256,20 @@ static bool has_text(const unsigned char *body, size_t bytes, size_t limit)
     return zero != NULL;
 }
 
+/* "STATUS cause": what all ranks find by themselves is passed on as it is, whoever was first. */
+static void take_abort(struct msdu__server *server, int32_t rank, const char *text)
+{
+    char *why = NULL;
+    long status = strtol(text, &why, 10);
+    why += *why == ' ' ? 1 : 0;
+    if (status == MSDU_ERR_NOT_FINITE || status == MSDU_ERR_MISMATCH) {
+        give_verdict(server, (msdu_status)status, "%s", why);
+    } else {
+        give_verdict(server, MSDU_ERR_PEER_LOST, "rank %" PRId32 " was lost (it aborted: %s)", rank,
+                     why);
+    }
+}
+
 static bool take_text(struct msdu__server *server, const struct msdu__conn *conn, uint32_t type,
                       const unsigned char *body, size_t bytes)
 {
@@ -269,8 +283,7 @@ static bool take_text(struct msdu__server *server, const struct msdu__conn *conn
     } else if (type == MSDU__SAY_GET) {
         take_get(server, conn->rank, text);
     } else {
-        give_verdict(server, MSDU_ERR_PEER_LOST, "rank %" PRId32 " was lost (it aborted: %s)",
-                     conn->rank, text);
+        take_abort(server, conn->rank, text);
     }
     return true;
 }

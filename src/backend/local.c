@@ -242,12 +242,17 @@ static msdu_status local_wait(msdu_comm *comm, msdu_req *req, uint64_t timeout_n
                   timeout_ns > UINT64_MAX - start_ns ? UINT64_MAX : start_ns + timeout_ns);
 }
 
-static void local_abort(msdu_comm *comm, const char *why)
+static void local_abort(msdu_comm *comm, msdu_status status, const char *why)
 {
     struct group *group = comm->group;
     (void)pthread_mutex_lock(&group->lock);
-    msdu__local_fail(group, MSDU_ERR_PEER_LOST, "rank %" PRId32 " was lost (it aborted: %s)",
-                     comm->rank, why == NULL ? "no cause given" : why);
+    const char *said = why == NULL ? "no cause given" : why;
+    if (status == MSDU_ERR_NOT_FINITE || status == MSDU_ERR_MISMATCH) {
+        msdu__local_fail(group, status, "%s", said);
+    } else {
+        msdu__local_fail(group, MSDU_ERR_PEER_LOST, "rank %" PRId32 " was lost (it aborted: %s)",
+                         comm->rank, said);
+    }
     (void)pthread_mutex_unlock(&group->lock);
     msdu__local_notify(group);
 }

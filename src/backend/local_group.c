@@ -238,7 +238,9 @@ static msdu_status wait_complete(struct msdu_comm *comm, char *text)
         group_give_up(group, comm->host);
     }
     (void)pthread_mutex_lock(&group->lock);
-    msdu_status status = group->status;
+    /* A failure after the group was complete belongs to the operations, not to open(). */
+    bool is_complete = group->joined == group->ranks && group->ops != NULL;
+    msdu_status status = is_complete ? MSDU_OK : group->status;
     (void)snprintf(text, MSDU__TEXT_BYTES, "%s", group->text);
     (void)pthread_mutex_unlock(&group->lock);
     return status;

@@ -35,10 +35,8 @@ typedef struct msdu__vec_real {
     double (*sum_sq)(const void *x, uint64_t count, bool *has_bad_out);
     void (*scale)(void *x, double factor, uint64_t count);
     void (*subtract)(void *x, const void *y, uint64_t count); /* x -= y */
-    /* update = anchor - param; sums of squares of update and of anchor, as they come out: a sum
-     * that is not finite is for sum_sq() to judge. */
-    void (*difference)(const void *anchor, const void *param, void *update, uint64_t count,
-                       double sums[2]);
+    /* update = anchor - param */
+    void (*difference)(const void *anchor, const void *param, void *update, uint64_t count);
     /* Merge rules: anchor -= update, then
      * param = anchor; */
     void (*average)(void *anchor, void *param, const void *update, uint64_t count);

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the benches need beside their sources: the commit they measure and the peer of allreduce.
+
+# The commit as of the latest configuration; a new commit causes one.
+execute_process(
+    COMMAND git -C ${PROJECT_SOURCE_DIR} describe --always --dirty
+    OUTPUT_VARIABLE msdu_commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(msdu_commit)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/bench/bench.c PROPERTIES
+        COMPILE_DEFINITIONS MSDU_BENCH_COMMIT="${msdu_commit}")
+endif()
+if(EXISTS ${PROJECT_SOURCE_DIR}/.git/logs/HEAD)
+    set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY
+        CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/.git/logs/HEAD)
+endif()
+
+# Not a backend: its name must not begin with libmsdu_, which the registry looks for.
+if(MSDU_WITH_GLOO)
+    find_package(Gloo QUIET)
+    add_library(bench_gloo_whole MODULE bench/gloo_whole.cc)
+    target_compile_features(bench_gloo_whole PRIVATE cxx_std_17)
+    target_link_libraries(bench_gloo_whole PRIVATE gloo msdu_flags msdu_no_undefined)
+    set_target_properties(bench_gloo_whole PROPERTIES
+        PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+endif()

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs one function on every rank of a job: threads for "local", forked processes for others. */
+#include "backend_world.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LIFE_S 60 /* a rank that lives longer hangs */
+
+static _Thread_local char error_text[WORLD_TEXT_BYTES];
+
+static msdu_status host_fail(msdu_status status, const char *text)
+{
+    (void)snprintf(error_text, sizeof(error_text), "%s", text);
+    return status;
+}
+
+static void host_log(void *user, msdu_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+}
+
+static void host_notify(void *user)
+{
+    struct rank *me = user;
+    (void)pthread_mutex_lock(&me->lock);
+    me->notices++;
+    (void)pthread_cond_broadcast(&me->notified);
+    (void)pthread_mutex_unlock(&me->lock);
+}
+
+const char *world_error(void)
+{
+    return error_text;
+}
+
+uint64_t world_hash(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+void world_nap(uint64_t random)
+{
+    struct timespec span = {.tv_nsec = (long)(random % 2000000)};
+    (void)nanosleep(&span, NULL);
+}
+
+static const char *backend_name(void)
+{
+    const char *name = getenv("MSDU_TEST_BACKEND");
+    return name == NULL || name[0] == '\0' ? "local" : name;
+}
+
+bool world_is_local(void)
+{
+    return strcmp(backend_name(), "local") == 0;
+}
+
+bool rank_failed(struct rank *me, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(me->report->text, sizeof(me->report->text), format, args);
+    va_end(args);
+    return false;
+}
+
+msdu_status rank_finish(struct rank *me, msdu_req *req)
+{
+    msdu_status status = MSDU_IN_PROGRESS;
+    while (status == MSDU_IN_PROGRESS) {
+        if (MSDU_BACKEND_HAS(me->backend, wait)) {
+            status = me->backend->wait(me->comm, req, UINT64_C(50000000));
+        } else {
+            status = me->backend->test(me->comm, req);
+        }
+    }
+    return status;
+}
+
+msdu_status rank_do(struct rank *me, const msdu_op *op)
+{
+    msdu_req *req = NULL;
+    msdu_status status = me->backend->start(me->comm, op, &req);
+    return status == MSDU_OK ? rank_finish(me, req) : status;
+}
+
+bool rank_expect(struct rank *me, msdu_status status, msdu_status wanted, const char *part)
+{
+    if (status != wanted || strstr(error_text, part) == NULL) {
+        return rank_failed(me, "status %d instead of %d, text \"%.300s\" without \"%s\"",
+                           (int)status, (int)wanted, error_text, part);
+    }
+    return true;
+}
+
+struct world world_make(int32_t ranks, rank_body body)
+{
+    struct world world = {.ranks = ranks,
+                          .absent = -1,
+                          .victim = -1,
+                          .lanes = 2,
+                          .requests = 16,
+                          .deadline_ms = 30000,
+                          .body = body};
+    return world;
+}
+
+static void rank_init(struct rank *me, struct world *world, int32_t index)
+{
+    memset(me, 0, sizeof(*me));
+    me->world = world;
+    me->index = index;
+    me->backend = world->backend;
+    me->report = &world->reports[index];
+    (void)pthread_mutex_init(&me->lock, NULL);
+    (void)pthread_cond_init(&me->notified, NULL);
+    me->host = (msdu_host){.size = sizeof(msdu_host),
+                           .rank = index,
+                           .ranks = world->ranks,
+                           .job = world->job,
+                           .rendezvous = world->ranks > 1 ? world->rendezvous : NULL,
+                           .deadline_ns = world->deadline_ms * UINT64_C(1000000),
+                           .lanes = world->lanes,
+                           .requests = world->requests,
+                           .user = me,
+                           .notify = host_notify,
+                           .log = host_log,
+                           .fail = host_fail};
+}
+
+static void *rank_main(void *argument)
+{
+    struct rank *me = argument;
+    bool is_open = me->world->absent < 0;
+    if (is_open && me->backend->open(&me->host, &me->comm) != MSDU_OK) {
+        (void)rank_failed(me, "open: %s", error_text);
+        return NULL;
+    }
+    me->report->is_good = me->world->body(me);
+    if (me->comm != NULL) {
+        me->backend->close(me->comm);
+    }
+    return NULL;
+}
+
+static void run_threads(struct world *world)
+{
+    static struct rank ranks[WORLD_RANKS_MAX];
+    pthread_t threads[WORLD_RANKS_MAX];
+    for (int32_t i = 0; i < world->ranks; i++) {
+        rank_init(&ranks[i], world, i);
+        if (i != world->absent) {
+            ck_assert_int_eq(pthread_create(&threads[i], NULL, rank_main, &ranks[i]), 0);
+        }
+    }
+    for (int32_t i = 0; i < world->ranks; i++) {
+        if (i != world->absent) {
+            (void)pthread_join(threads[i], NULL);
+        }
+        (void)pthread_mutex_destroy(&ranks[i].lock);
+        (void)pthread_cond_destroy(&ranks[i].notified);
+    }
+}
+
+static pid_t fork_rank(struct world *world, int32_t index)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct rank *me = malloc(sizeof(*me));
+        (void)alarm(LIFE_S);
+        rank_init(me, world, index);
+        (void)rank_main(me);
+        free(me);
+        _exit(0);
+    }
+    return pid;
+}
+
+static void run_processes(struct world *world)
+{
+    pid_t pids[WORLD_RANKS_MAX] = {0};
+    for (int32_t i = 0; i < world->ranks; i++) {
+        if (i != world->absent) {
+            pids[i] = fork_rank(world, i);
+            ck_assert_int_gt(pids[i], 0);
+        }
+    }
+    for (int32_t i = 0; i < world->ranks; i++) {
+        int code = 0;
+        if (pids[i] > 0 && i != world->victim) {
+            ck_assert_int_eq(waitpid(pids[i], &code, 0), pids[i]);
+            if (!WIFEXITED(code) || WEXITSTATUS(code) != 0) {
+                world->reports[i].is_good = false;
+                (void)snprintf(world->reports[i].text, WORLD_TEXT_BYTES,
+                               "the process ended with wait status 0x%x", (unsigned)code);
+            }
+        }
+    }
+    if (world->victim >= 0 && pids[world->victim] > 0) {
+        (void)kill(pids[world->victim], SIGKILL);
+        (void)waitpid(pids[world->victim], NULL, 0);
+    }
+}
+
+void world_run(struct world *world)
+{
+    static int jobs;
+    char folder[] = "/tmp/msdu_test_XXXXXX";
+    ck_assert_int_eq(msdu__backend_find(backend_name(), &world->backend), MSDU_OK);
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(world->job, sizeof(world->job), "test %ld.%d", (long)getpid(), jobs++);
+    (void)snprintf(world->rendezvous, sizeof(world->rendezvous), "file://%s", folder);
+    size_t bytes = WORLD_RANKS_MAX * sizeof(struct report);
+    world->reports = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(world->reports != MAP_FAILED);
+    world->is_threads = world_is_local();
+    if (world->is_threads) {
+        run_threads(world);
+    } else {
+        run_processes(world);
+    }
+    for (int32_t i = 0; i < world->ranks; i++) {
+        const struct report *report = &world->reports[i];
+        if (i != world->absent && i != world->victim) {
+            ck_assert_msg(report->is_good, "rank %" PRId32 ": %s", i, report->text);
+        }
+    }
+    int32_t first = world->absent == 0 || world->victim == 0 ? 1 : 0;
+    for (int32_t i = 0; i < world->ranks; i++) {
+        if (i != world->absent && i != world->victim) {
+            ck_assert_msg(world->reports[i].hash == world->reports[first].hash,
+                          "ranks %" PRId32 " and %" PRId32 " have different results", first, i);
+        }
+    }
+    (void)munmap(world->reports, bytes);
+    /* Rank 0 takes its notice back at close, so the folder is empty unless it was killed. */
+    if (world->victim != 0) {
+        ck_assert_int_eq(rmdir(folder), 0);
+    }
+}

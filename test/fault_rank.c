@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank for the tests of faults: trains a toy model through the public header, has an accident if
+ * it is told to, and prints what became of it as lines "key.RANK value".
+ *
+ * usage: fault_rank [key=value ...]
+ *   steps=N        steps to train (12)
+ *   threads=N      N ranks as threads over the backend "local" instead of one rank
+ *   fault=NAME     kill, stop, exit, destroy, leave (finish early), sleep (wait 60 s before the
+ *                  start), nan, infinity; tensors: rename, recount, retype, add, remove, value
+ *   at=STEP        of the accident (0)
+ *   what=KIND      gradient (default) or parameter: half of the tensors of that kind were announced
+ *   rollback=1     after a failure
+ *   pause_ms=N     in every step
+ *   file_bytes=N   largest file this process may write: a disk that is full
+ *
+ * A rank keeps a copy of its parameters, as its own update left them or as a wait that succeeded
+ * gave them back. When the library fails, the parameters must be that copy, bit by bit:
+ * "params.RANK kept"; otherwise "params.RANK other".
+ */
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <msdu/msdu.h>
+
+#define TENSORS      5
+#define RANKS_MOST   8
+#define LR           0.125F
+#define MOMENTUM     0.5F
+#define HALF_WAIT_MS 150 /* the announced half is on its way to the others by then */
+
+static const uint64_t counts[TENSORS] = {700, 33, 1500, 8, 260};
+
+typedef struct plan {
+    int steps;
+    int threads;
+    char fault[16];
+    int at;
+    msdu_what what;
+    bool is_rolled_back;
+    int pause_ms;
+    long file_bytes; /* -1: no limit */
+} plan;
+
+typedef struct rank_self {
+    const plan *plan;
+    int rank;
+    msdu_ctx *ctx;
+    float *parameter[TENSORS];
+    float *gradient[TENSORS];
+    float *velocity[TENSORS];
+    float *copy[TENSORS]; /* of the parameters, as this rank last made or received them */
+    uint64_t history;     /* hash of the parameters of all steps */
+    int step;
+    const char *where; /* the call that failed */
+} rank_self;
+
+/* --- the model --- */
+
+static void sleep_ms(int ms)
+{
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000L};
+    (void)nanosleep(&time, NULL);
+}
+
+/* Between -1 and 1, from numbers alone. */
+static float noise(uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t x = a * 0x9e3779b97f4a7c15ULL + b * 0xc2b2ae3d27d4eb4fULL + c * 0x165667b19e3779f9ULL;
+    x ^= x >> 31;
+    x *= 0xd6e8feb86659fd93ULL;
+    x ^= x >> 32;
+    return (float)(x >> 40) / 8388608.0F - 1.0F;
+}
+
+static void compute_gradients(rank_self *self)
+{
+    uint64_t seed = (uint64_t)(self->rank * 1000 + self->step + 1);
+    for (uint64_t t = 0; t < TENSORS; t++) {
+        for (uint64_t i = 0; i < counts[t]; i++) {
+            float target = noise(t, i, (uint64_t)self->rank + 77);
+            self->gradient[t][i] =
+                0.5F * (self->parameter[t][i] - target) + 0.125F * noise(seed, t, i);
+        }
+    }
+}
+
+static void update(rank_self *self, uint64_t t)
+{
+    for (uint64_t i = 0; i < counts[t]; i++) {
+        self->velocity[t][i] = MOMENTUM * self->velocity[t][i] + self->gradient[t][i];
+        self->parameter[t][i] -= LR * self->velocity[t][i];
+    }
+    memcpy(self->copy[t], self->parameter[t], counts[t] * sizeof(float));
+}
+
+static uint64_t hash_parameters(const rank_self *self, uint64_t hash)
+{
+    for (uint64_t t = 0; t < TENSORS; t++) {
+        const unsigned char *bytes = (const unsigned char *)self->parameter[t];
+        for (uint64_t i = 0; i < counts[t] * sizeof(float); i++) {
+            hash = (hash ^ bytes[i]) * 0x100000001b3ULL;
+        }
+    }
+    return hash;
+}
+
+static void keep_copy(const rank_self *self)
+{
+    for (uint64_t t = 0; t < TENSORS; t++) {
+        memcpy(self->copy[t], self->parameter[t], counts[t] * sizeof(float));
+    }
+}
+
+static bool is_copy(const rank_self *self)
+{
+    for (uint64_t t = 0; t < TENSORS; t++) {
+        if (memcmp(self->copy[t], self->parameter[t], counts[t] * sizeof(float)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool make_model(rank_self *self)
+{
+    for (uint64_t t = 0; t < TENSORS; t++) {
+        self->parameter[t] = calloc(counts[t] + 1, sizeof(float));
+        self->gradient[t] = calloc(counts[t] + 1, sizeof(float));
+        self->velocity[t] = calloc(counts[t], sizeof(float));
+        self->copy[t] = calloc(counts[t], sizeof(float));
+        if (self->parameter[t] == NULL || self->gradient[t] == NULL || self->velocity[t] == NULL ||
+            self->copy[t] == NULL) {
+            return false;
+        }
+        for (uint64_t i = 0; i < counts[t]; i++) {
+            self->parameter[t][i] = noise(t, i, 5);
+        }
+    }
+    keep_copy(self);
+    return true;
+}
+
+static void free_model(rank_self *self)
+{
+    for (uint64_t t = 0; t < TENSORS; t++) {
+        free(self->parameter[t]);
+        free(self->gradient[t]);
+        free(self->velocity[t]);
+        free(self->copy[t]);
+    }
+}
+
+/* --- accidents --- */
+
+static bool has_fault(const rank_self *self, const char *name)
+{
+    return strcmp(self->plan->fault, name) == 0;
+}
+
+/* Half of the tensors of a kind were announced; false: leave. */
+static bool pass_half(rank_self *self, msdu_what what)
+{
+    if (self->step != self->plan->at || what != self->plan->what) {
+        return true;
+    }
+    bool is_kill = has_fault(self, "kill");
+    if (is_kill || has_fault(self, "stop") || has_fault(self, "exit")) {
+        printf("half.%d %d\n", self->rank, self->step);
+        sleep_ms(HALF_WAIT_MS);
+    }
+    if (is_kill || has_fault(self, "stop")) {
+        (void)raise(is_kill ? SIGKILL : SIGSTOP);
+    }
+    if (has_fault(self, "exit")) {
+        exit(0);
+    }
+    return !has_fault(self, "destroy");
+}
+
+static void spoil(rank_self *self, msdu_what what)
+{
+    bool is_nan = has_fault(self, "nan");
+    if (self->step == self->plan->at && what == self->plan->what &&
+        (is_nan || has_fault(self, "infinity"))) {
+        float *values = what == MSDU_GRADIENT ? self->gradient[2] : self->parameter[2];
+        values[1000] = is_nan ? NAN : -INFINITY;
+        keep_copy(self);
+    }
+}
+
+static msdu_status add_tensor(rank_self *self, uint64_t t)
+{
+    char name[32];
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    bool is_first = t == 1;
+    (void)snprintf(name, sizeof(name), "layer%d.weight", (int)t);
+    desc.name = name;
+    desc.parameter = self->parameter[t];
+    desc.gradient = self->gradient[t];
+    desc.count = counts[t];
+    if (is_first && has_fault(self, "rename")) {
+        desc.name = "another.name";
+    }
+    if (is_first && has_fault(self, "recount")) {
+        desc.count--;
+    }
+    if (is_first && has_fault(self, "retype")) {
+        desc.dtype = MSDU_BFLOAT16;
+    }
+    if (is_first && has_fault(self, "value")) {
+        self->parameter[t][7] += 1.0F;
+    }
+    return msdu_tensor_add(self->ctx, &desc, NULL);
+}
+
+static msdu_status add_tensors(rank_self *self)
+{
+    uint64_t count = has_fault(self, "remove") ? TENSORS - 1 : TENSORS;
+    for (uint64_t t = 0; t < count; t++) {
+        msdu_status status = add_tensor(self, t);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    if (!has_fault(self, "add")) {
+        return MSDU_OK;
+    }
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    desc.name = "one.more";
+    desc.gradient = self->gradient[0];
+    desc.parameter = self->parameter[0];
+    desc.count = 1;
+    return msdu_tensor_add(self->ctx, &desc, NULL);
+}
+
+/* --- training --- */
+
+/* Rank, level and text on one line; a line break inside would be an error of the library. */
+static void print_log(void *user, msdu_log_level level, const char *text)
+{
+    const rank_self *self = user;
+    printf("log.%d %d %s\n", self->rank, (int)level, text);
+}
+
+static msdu_status announce(rank_self *self, msdu_what what, bool *is_leaving_out)
+{
+    spoil(self, what);
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        if (t == TENSORS / 2 && !pass_half(self, what)) {
+            *is_leaving_out = true;
+            return MSDU_OK;
+        }
+        msdu_status status = msdu_tensor_ready(self->ctx, t, what);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    return MSDU_OK;
+}
+
+static msdu_status wait_parameters(rank_self *self)
+{
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        msdu_status status = msdu_tensor_wait(self->ctx, t, MSDU_PARAMETER);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    self->history = hash_parameters(self, self->history);
+    keep_copy(self);
+    return MSDU_OK;
+}
+
+static msdu_status train_step(rank_self *self, bool *is_leaving_out)
+{
+    compute_gradients(self);
+    self->where = "ready gradient";
+    msdu_status status = announce(self, MSDU_GRADIENT, is_leaving_out);
+    for (uint32_t t = 0; t < TENSORS && status == MSDU_OK && !*is_leaving_out; t++) {
+        self->where = "wait gradient";
+        status = msdu_tensor_wait(self->ctx, t, MSDU_GRADIENT);
+        if (status == MSDU_OK) {
+            update(self, t);
+        }
+    }
+    if (status == MSDU_OK && !*is_leaving_out) {
+        self->where = "ready parameter";
+        status = announce(self, MSDU_PARAMETER, is_leaving_out);
+    }
+    if (status == MSDU_OK && !*is_leaving_out) {
+        self->where = "step";
+        status = msdu_step(self->ctx);
+    }
+    if (status == MSDU_OK && !*is_leaving_out) {
+        self->where = "wait parameter";
+        status = wait_parameters(self);
+    }
+    return status;
+}
+
+static msdu_status train(rank_self *self, bool *is_leaving_out)
+{
+    msdu_status status = MSDU_OK;
+    for (; self->step < self->plan->steps && status == MSDU_OK && !*is_leaving_out; self->step++) {
+        if (has_fault(self, "leave") && self->step == self->plan->at) {
+            break;
+        }
+        sleep_ms(self->plan->pause_ms);
+        status = train_step(self, is_leaving_out);
+        if (status != MSDU_OK || *is_leaving_out) {
+            break;
+        }
+        printf("stepped.%d %d\n", self->rank, self->step);
+    }
+    if (status == MSDU_OK && !*is_leaving_out) {
+        self->where = "finish";
+        status = msdu_finish(self->ctx);
+    }
+    return status;
+}
+
+static msdu_status run(rank_self *self, bool *is_leaving_out)
+{
+    msdu_config config = MSDU_CONFIG_INIT;
+    config.log = print_log;
+    config.log_user = self;
+    if (self->plan->threads > 0) {
+        config.backend = "local";
+        config.ranks = self->plan->threads;
+        config.rank = self->rank;
+    }
+    self->where = "create";
+    msdu_status status = msdu_create(&config, &self->ctx);
+    if (status == MSDU_OK) {
+        self->where = "add";
+        status = add_tensors(self);
+    }
+    if (status == MSDU_OK) {
+        self->where = "start";
+        status = msdu_start(self->ctx);
+    }
+    if (status == MSDU_OK) {
+        printf("started.%d\n", self->rank);
+        status = train(self, is_leaving_out);
+    }
+    return status;
+}
+
+static void print_failure(rank_self *self, msdu_status status, const char *text)
+{
+    printf("lines.%d %d\n", self->rank, strchr(text, '\n') == NULL ? 1 : 2);
+    printf("error.%d %s\n", self->rank, text);
+    printf("params.%d %s\n", self->rank, is_copy(self) ? "kept" : "other");
+    if (self->ctx != NULL && status != MSDU_ERR_IO) {
+        /* a failed context says the same again */
+        msdu_status again = msdu_step(self->ctx);
+        bool is_same = again == status && strcmp(msdu_last_error(), text) == 0;
+        printf("again.%d %s\n", self->rank, is_same ? "same" : msdu_last_error());
+    }
+}
+
+static void print_result(rank_self *self, msdu_status status)
+{
+    char text[1024];
+    msdu_summary summary = MSDU_SUMMARY_INIT;
+    (void)snprintf(text, sizeof(text), "%s", msdu_last_error());
+    printf("status.%d %s\n", self->rank, msdu_status_name(status));
+    printf("where.%d %s\n", self->rank, self->where);
+    printf("step.%d %d\n", self->rank, self->step);
+    printf("history.%d %016llx\n", self->rank, (unsigned long long)self->history);
+    printf("hash.%d %016llx\n", self->rank, (unsigned long long)hash_parameters(self, 1));
+    if (status != MSDU_OK) {
+        print_failure(self, status, text);
+    }
+    if (self->ctx != NULL && self->plan->is_rolled_back) {
+        msdu_status back = msdu_rollback(self->ctx);
+        printf("rollback.%d %s %016llx\n", self->rank, msdu_status_name(back),
+               (unsigned long long)hash_parameters(self, 1));
+    }
+    if (self->ctx != NULL && msdu_summary_get(self->ctx, &summary) == MSDU_OK) {
+        printf("rounds.%d %llu\n", self->rank, (unsigned long long)summary.rounds);
+        printf("domain.%d %s\n", self->rank, summary.domain);
+        printf("wire.%d %s\n", self->rank, summary.wire);
+    }
+}
+
+static void *rank_main(void *user)
+{
+    rank_self *self = user;
+    bool is_leaving = false;
+    self->where = "memory";
+    self->history = 1;
+    msdu_status status = make_model(self) ? run(self, &is_leaving) : MSDU_ERR_NO_MEMORY;
+    if (is_leaving) {
+        printf("left.%d %d\n", self->rank, self->step);
+    } else {
+        print_result(self, status);
+    }
+    msdu_destroy(self->ctx);
+    printf("ended.%d\n", self->rank);
+    free_model(self);
+    return NULL;
+}
+
+/* --- command line --- */
+
+static int number_of(const char *word, const char *key, int otherwise)
+{
+    size_t length = strlen(key);
+    return strncmp(word, key, length) == 0 ? atoi(word + length) : otherwise;
+}
+
+static plan read_plan(int count, char *const words[])
+{
+    plan p = {.steps = 12, .what = MSDU_GRADIENT, .file_bytes = -1};
+    for (int i = 1; i < count; i++) {
+        p.steps = number_of(words[i], "steps=", p.steps);
+        p.threads = number_of(words[i], "threads=", p.threads);
+        p.at = number_of(words[i], "at=", p.at);
+        p.pause_ms = number_of(words[i], "pause_ms=", p.pause_ms);
+        p.is_rolled_back = number_of(words[i], "rollback=", p.is_rolled_back) != 0;
+        p.file_bytes = number_of(words[i], "file_bytes=", (int)p.file_bytes);
+        if (strncmp(words[i], "fault=", 6) == 0) {
+            (void)snprintf(p.fault, sizeof(p.fault), "%s", words[i] + 6);
+        }
+        if (strcmp(words[i], "what=parameter") == 0) {
+            p.what = MSDU_PARAMETER;
+        }
+    }
+    return p;
+}
+
+static void limit_files(long bytes)
+{
+    struct rlimit limit = {.rlim_cur = (rlim_t)bytes, .rlim_max = (rlim_t)bytes};
+    (void)signal(SIGXFSZ, SIG_IGN); /* the write then fails, as on a full disk */
+    (void)setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+/* The rank as the launcher told it, for the names of the lines only. */
+static int own_rank(void)
+{
+    static const char *const names[] = {"MSDU_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != '\0') {
+            return atoi(value);
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static rank_self selves[RANKS_MOST];
+    pthread_t threads[RANKS_MOST];
+    plan p = read_plan(argc, argv);
+    (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    if (p.file_bytes >= 0) {
+        limit_files(p.file_bytes);
+    }
+    if (strcmp(p.fault, "sleep") == 0) {
+        sleep_ms(60000);
+    }
+    if (p.threads == 0) {
+        selves[0] = (rank_self){.plan = &p, .rank = own_rank()};
+        rank_main(&selves[0]);
+        return 0;
+    }
+    int started = 0;
+    for (; started < p.threads && started < RANKS_MOST; started++) {
+        selves[started] = (rank_self){.plan = &p, .rank = started};
+        if (pthread_create(&threads[started], NULL, rank_main, &selves[started]) != 0) {
+            abort();
+        }
+    }
+    for (int i = 0; i < started; i++) {
+        (void)pthread_join(threads[i], NULL);
+    }
+    return 0;
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults while real processes train over gloo: each ends on every rank with a status and a line. */
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "processes.h"
+
+#define LIMIT_MS     15000 /* stands for "no hang" on a busy machine */
+#define MEETING      9     /* a step at whose end the ranks meet: 0, 1, 5, 9 */
+#define MEETING_LATE 7     /* with delayed results: 0, 3, 7, 11 */
+#define KILLS        5
+#define NOBODY       (-1)
+#define DEADLINE_MS  2000 /* where a deadline is what ends the wait */
+
+static const char *const wires[] = {"float32", "bfloat16", "float16", "int8", "int4", "ternary"};
+
+/* Three ranks, several slices, an interval that does not depend on time. */
+static job *new_job(const char *domain, const char *overlap)
+{
+    job *j = job_new(3);
+    job_set(j, JOB_ALL, "MSDU_DOMAIN=%s", domain);
+    job_set(j, JOB_ALL, "MSDU_OVERLAP=%s", overlap);
+    job_set(j, JOB_ALL, "MSDU_INTERVAL=fixed");
+    job_set(j, JOB_ALL, "MSDU_INTERVAL_STEPS=4");
+    job_set(j, JOB_ALL, "MSDU_WARMUP_STEPS=0");
+    job_set(j, JOB_ALL, "MSDU_WIRE=float32");
+    job_set(j, JOB_ALL, "MSDU_SLICE_BYTES=1024");
+    job_set(j, JOB_ALL, "MSDU_FUSE_BYTES=256");
+    job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=10000");
+    if (strcmp(domain, "accumulated") == 0) {
+        job_set(j, JOB_ALL, "MSDU_OPTIMIZER=sgd");
+        job_set(j, JOB_ALL, "MSDU_LR=0.125");
+        job_set(j, JOB_ALL, "MSDU_MOMENTUM=0.5");
+    }
+    return j;
+}
+
+/* What every rank that failed must have said. */
+static void check_failed(const job *j, int rank, const char *status, const char *needle)
+{
+    const char *error = job_value(j, rank, rank, "error");
+    ck_assert_msg(job_exited(j, rank, 0), "rank %d: ended badly:\n%s", rank, j->ranks[rank].text);
+    ck_assert_msg(strcmp(job_value(j, rank, rank, "status"), status) == 0,
+                  "rank %d: %s instead of %s: %s", rank, job_value(j, rank, rank, "status"), status,
+                  error);
+    ck_assert_msg(strstr(error, needle) != NULL, "rank %d: no '%s' in '%s'", rank, needle, error);
+    ck_assert_str_eq(job_value(j, rank, rank, "lines"), "1");
+    ck_assert_str_eq(job_value(j, rank, rank, "again"), "same");
+    ck_assert_msg(strcmp(job_value(j, rank, rank, "params"), "kept") == 0,
+                  "rank %d: parameters are not what its training made them", rank);
+}
+
+/* Ranks other than `lost` failed alike. */
+static void check_survivors(const job *j, int lost, const char *status, const char *needle)
+{
+    for (int i = 0; i < j->count; i++) {
+        if (i != lost) {
+            check_failed(j, i, status, needle);
+        }
+    }
+}
+
+/* --- a rank is lost --- */
+
+static void lose_rank(job *j, int lost, const char *fault, int at, const char *what)
+{
+    job_argument(j, JOB_ALL, "rollback=1");
+    job_argument(j, lost, "fault=%s", fault);
+    job_argument(j, lost, "at=%d", at);
+    job_argument(j, lost, "what=%s", what);
+    ck_assert(job_start(j, JOB_ALL));
+    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
+}
+
+/* Ranks other than `lost` went back to the same bits. */
+static void check_rolled_back(const job *j, int lost)
+{
+    const char *first = job_value(j, lost == 0, lost == 0, "rollback");
+    ck_assert_msg(strncmp(first, "MSDU_OK ", 8) == 0, "%s", first);
+    for (int i = 0; i < j->count; i++) {
+        if (i != lost) {
+            ck_assert_str_eq(job_value(j, i, i, "rollback"), first);
+        }
+    }
+}
+
+START_TEST(killed_in_a_parameter_round_leaves_parameters_whole)
+{
+    job *j = new_job("parameter", "backward");
+    lose_rank(j, 2, "kill", MEETING, "parameter");
+    ck_assert_int_eq(job_lines(j, 2, "half.2 9"), 1);
+    check_survivors(j, 2, "MSDU_ERR_PEER_LOST", "rank 2 ");
+    check_rolled_back(j, 2);
+    ck_assert_str_eq(job_value(j, 0, 0, "rounds"), job_value(j, 1, 1, "rounds"));
+    job_free(j);
+}
+END_TEST
+
+START_TEST(killed_first_rank_is_named_too)
+{
+    job *j = new_job("parameter", "blocking");
+    lose_rank(j, 0, "kill", MEETING, "parameter");
+    check_survivors(j, 0, "MSDU_ERR_PEER_LOST", "rank 0 ");
+    check_rolled_back(j, 0);
+    job_free(j);
+}
+END_TEST
+
+START_TEST(killed_in_a_gradient_round_leaves_parameters_whole)
+{
+    job *j = new_job("gradient", "backward");
+    lose_rank(j, 1, "kill", 5, "gradient");
+    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
+    ck_assert_str_eq(job_value(j, 0, 0, "step"), "5");
+    ck_assert_str_eq(job_value(j, 0, 0, "hash"), job_value(j, 2, 2, "hash"));
+    ck_assert_int_eq(strncmp(job_value(j, 0, 0, "rollback"), "MSDU_ERR_STATE ", 15), 0);
+    job_free(j);
+}
+END_TEST
+
+START_TEST(killed_in_an_accumulated_round_leaves_parameters_whole)
+{
+    job *j = new_job("accumulated", "backward");
+    lose_rank(j, 1, "kill", MEETING, "gradient");
+    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
+    job_free(j);
+}
+END_TEST
+
+START_TEST(killed_in_a_delayed_round_leaves_parameters_whole)
+{
+    job *j = new_job("parameter", "delayed");
+    job_set(j, JOB_ALL, "MSDU_DELAY_STEPS=2");
+    lose_rank(j, 1, "kill", MEETING_LATE, "parameter");
+    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
+    check_rolled_back(j, 1);
+    job_free(j);
+}
+END_TEST
+
+START_TEST(killed_in_a_streamed_round_leaves_parameters_whole)
+{
+    job *j = new_job("parameter", "streamed");
+    job_set(j, JOB_ALL, "MSDU_FRAGMENTS=4");
+    lose_rank(j, 1, "kill", 6, "parameter");
+    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
+    check_rolled_back(j, 1);
+    job_free(j);
+}
+END_TEST
+
+START_TEST(killed_in_a_narrow_round_leaves_parameters_whole)
+{
+    job *j = new_job("parameter", "backward");
+    job_set(j, JOB_ALL, "MSDU_WIRE=int4");
+    lose_rank(j, 2, "kill", MEETING, "parameter");
+    check_survivors(j, 2, "MSDU_ERR_PEER_LOST", "rank 2 ");
+    check_rolled_back(j, 2);
+    job_free(j);
+}
+END_TEST
+
+/* Wherever the kill hits: the parameters are those of local training, or of a whole round. */
+START_TEST(killed_at_any_time_leaves_parameters_whole)
+{
+    char line[32];
+    job *j = new_job("parameter", "backward");
+    job_set(j, JOB_ALL, "MSDU_INTERVAL_STEPS=2");
+    job_argument(j, JOB_ALL, "steps=1000000");
+    job_argument(j, JOB_ALL, "rollback=1");
+    ck_assert(job_start(j, JOB_ALL));
+    (void)snprintf(line, sizeof(line), "stepped.1 %d\n", 10 + 7 * _i);
+    ck_assert(job_wait_text(j, 1, line, LIMIT_MS));
+    ck_assert_int_eq(kill(j->ranks[1].pid, SIGKILL), 0);
+    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
+    for (int i = 0; i < j->count; i += 2) {
+        bool is_kept = strcmp(job_value(j, i, i, "params"), "kept") == 0;
+        const char *hash = job_value(j, i, i, "hash");
+        ck_assert_str_eq(job_value(j, i, i, "status"), "MSDU_ERR_PEER_LOST");
+        ck_assert_ptr_nonnull(strstr(job_value(j, i, i, "error"), "rank 1 "));
+        ck_assert(is_kept || strstr(job_value(j, i, i, "rollback"), hash) != NULL);
+    }
+    job_free(j);
+}
+END_TEST
+
+START_TEST(early_exit_is_a_lost_rank)
+{
+    job *j = new_job("parameter", "backward");
+    lose_rank(j, 1, "exit", MEETING, "parameter");
+    ck_assert(job_exited(j, 1, 0));
+    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
+    job_free(j);
+}
+END_TEST
+
+START_TEST(destroy_in_the_middle_is_a_lost_rank)
+{
+    job *j = new_job("gradient", "backward");
+    lose_rank(j, 1, "destroy", 5, "gradient");
+    ck_assert_str_eq(job_value(j, 1, 1, "left"), "5");
+    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
+    job_free(j);
+}
+END_TEST
+
+/* One rank ends after fewer steps: its final average meets the others' training. */
+START_TEST(fewer_steps_on_one_rank_end_everywhere)
+{
+    job *j = new_job("parameter", "backward");
+    job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=%d", DEADLINE_MS);
+    lose_rank(j, 1, "leave", 6, "parameter");
+    for (int i = 0; i < j->count; i++) {
+        const char *status = job_value(j, i, i, "status");
+        ck_assert(job_exited(j, i, 0));
+        ck_assert_msg(strcmp(status, "MSDU_ERR_MISMATCH") == 0, "rank %d: '%s'", i, status);
+        ck_assert_str_eq(job_value(j, i, i, "lines"), "1");
+        ck_assert_ptr_nonnull(strstr(job_value(j, i, i, "error"), "ranks 0 and 1 "));
+        ck_assert_str_eq(job_value(j, i, i, "again"), "same");
+        ck_assert_str_eq(job_value(j, i, i, "params"), "kept");
+    }
+    job_free(j);
+}
+END_TEST
+
+/* --- a rank is late --- */
+
+START_TEST(stopped_rank_is_named_by_deadline)
+{
+    job *j = new_job("parameter", "backward");
+    job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=%d", DEADLINE_MS);
+    job_argument(j, 1, "fault=stop");
+    job_argument(j, 1, "at=%d", MEETING);
+    job_argument(j, 1, "what=parameter");
+    ck_assert(job_start(j, JOB_ALL));
+    ck_assert(job_wait(j, 1, LIMIT_MS));
+    check_survivors(j, 1, "MSDU_ERR_TIMEOUT", "rank 1 ");
+    /* when it wakes up, the group is gone: it ends as well */
+    ck_assert_int_eq(kill(j->ranks[1].pid, SIGCONT), 0);
+    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
+    ck_assert(job_exited(j, 1, 0));
+    ck_assert_str_ne(job_value(j, 1, 1, "status"), "MSDU_OK");
+    ck_assert_str_eq(job_value(j, 1, 1, "params"), "kept");
+    job_free(j);
+}
+END_TEST
+
+START_TEST(stopped_first_rank_is_named_by_deadline)
+{
+    job *j = new_job("gradient", "backward");
+    job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=%d", DEADLINE_MS);
+    job_argument(j, 0, "fault=stop");
+    job_argument(j, 0, "at=5");
+    ck_assert(job_start(j, JOB_ALL));
+    ck_assert(job_wait(j, 0, LIMIT_MS));
+    check_survivors(j, 0, "MSDU_ERR_TIMEOUT", "rank 0");
+    job_free(j);
+}
+END_TEST
+
+START_TEST(missing_rank_is_named_by_deadline)
+{
+    job *j = new_job("parameter", "backward");
+    job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=%d", DEADLINE_MS);
+    ck_assert(job_start(j, 0));
+    ck_assert(job_start(j, 1));
+    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
+    check_failed(j, 0, "MSDU_ERR_TIMEOUT", "rank 2");
+    check_failed(j, 1, "MSDU_ERR_TIMEOUT", "rank 2");
+    ck_assert_str_eq(job_value(j, 0, 0, "where"), "start");
+    job_free(j);
+}
+END_TEST
+
+/* --- values that are not finite --- */
+
+static void check_not_finite(int wire, const char *domain, const char *fault)
+{
+    bool is_gradient = strcmp(domain, "gradient") == 0;
+    job *j = new_job(domain, "backward");
+    job_set(j, JOB_ALL, "MSDU_WIRE=%s", wires[wire]);
+    job_set(j, JOB_ALL, "MSDU_OPTIMIZER=sgd"); /* ternary gradients */
+    lose_rank(j, 1, fault, MEETING, domain);
+    for (int i = 0; i < j->count; i++) {
+        const char *error = job_value(j, i, i, "error");
+        check_failed(j, i, "MSDU_ERR_NOT_FINITE", "rank 1: ");
+        ck_assert_msg(strstr(error, "'layer2.weight'") != NULL, "%s", error);
+        ck_assert_msg(strstr(error, "step 9;") != NULL, "%s", error);
+    }
+    if (!is_gradient) {
+        check_rolled_back(j, NOBODY);
+    }
+    job_free(j);
+}
+
+START_TEST(gradient_that_is_not_finite_is_refused)
+{
+    check_not_finite(_i, "gradient", _i % 2 == 0 ? "nan" : "infinity");
+}
+END_TEST
+
+START_TEST(parameter_that_is_not_finite_is_refused)
+{
+    check_not_finite(_i, "parameter", _i % 2 == 0 ? "infinity" : "nan");
+}
+END_TEST
+
+/* --- files --- */
+
+static void check_full_disk(job *j, const char *file, const char *cause)
+{
+    ck_assert(job_start(j, JOB_ALL));
+    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
+    for (int i = 0; i < j->count; i++) {
+        ck_assert(job_exited(j, i, 0));
+        ck_assert_str_eq(job_value(j, i, i, "status"), i == 1 ? "MSDU_ERR_IO" : "MSDU_OK");
+        ck_assert_str_eq(job_value(j, i, i, "hash"), job_value(j, 0, 0, "hash"));
+        ck_assert_str_eq(job_value(j, i, i, "step"), "12");
+    }
+    const char *error = job_value(j, 1, 1, "error");
+    ck_assert_str_eq(job_value(j, 1, 1, "where"), "finish");
+    ck_assert_str_eq(job_value(j, 1, 1, "lines"), "1");
+    ck_assert_msg(strstr(error, "rank 1") != NULL && strstr(error, file) != NULL &&
+                      strstr(error, cause) != NULL,
+                  "%s", error);
+}
+
+START_TEST(full_disk_under_the_trace_costs_only_the_trace)
+{
+    job *j = new_job("parameter", "backward");
+    job_set(j, 1, "MSDU_TRACE_FILE=/dev/full");
+    check_full_disk(j, "/dev/full", "No space left");
+    job_free(j);
+}
+END_TEST
+
+START_TEST(full_disk_under_the_metrics_costs_only_the_metrics)
+{
+    job *j = new_job("parameter", "backward");
+    job_set(j, JOB_ALL, "MSDU_METRICS_FILE=%s/metrics.%%r", j->folder);
+    job_set(j, JOB_ALL, "MSDU_METRICS_PERIOD_MS=10");
+    job_argument(j, 1, "file_bytes=100");
+    check_full_disk(j, "metrics.1", "File too large");
+    job_free(j);
+}
+END_TEST
+
+int main(void)
+{
+    if (!job_is_possible()) {
+        return 77;
+    }
+    Suite *suite = suite_create("faults");
+    TCase *lost = tcase_create("lost");
+    tcase_set_timeout(lost, 60);
+    tcase_add_test(lost, killed_in_a_parameter_round_leaves_parameters_whole);
+    tcase_add_test(lost, killed_first_rank_is_named_too);
+    tcase_add_test(lost, killed_in_a_gradient_round_leaves_parameters_whole);
+    tcase_add_test(lost, killed_in_an_accumulated_round_leaves_parameters_whole);
+    tcase_add_test(lost, killed_in_a_delayed_round_leaves_parameters_whole);
+    tcase_add_test(lost, killed_in_a_streamed_round_leaves_parameters_whole);
+    tcase_add_test(lost, killed_in_a_narrow_round_leaves_parameters_whole);
+    tcase_add_loop_test(lost, killed_at_any_time_leaves_parameters_whole, 0, KILLS);
+    tcase_add_test(lost, early_exit_is_a_lost_rank);
+    tcase_add_test(lost, destroy_in_the_middle_is_a_lost_rank);
+    tcase_add_test(lost, fewer_steps_on_one_rank_end_everywhere);
+    suite_add_tcase(suite, lost);
+    TCase *late = tcase_create("late");
+    tcase_set_timeout(late, 60);
+    tcase_add_test(late, stopped_rank_is_named_by_deadline);
+    tcase_add_test(late, stopped_first_rank_is_named_by_deadline);
+    tcase_add_test(late, missing_rank_is_named_by_deadline);
+    suite_add_tcase(suite, late);
+    TCase *values = tcase_create("values");
+    tcase_set_timeout(values, 60);
+    int wire_count = (int)(sizeof(wires) / sizeof(wires[0]));
+    tcase_add_loop_test(values, gradient_that_is_not_finite_is_refused, 0, wire_count);
+    tcase_add_loop_test(values, parameter_that_is_not_finite_is_refused, 0, wire_count);
+    suite_add_tcase(suite, values);
+    TCase *files = tcase_create("files");
+    tcase_set_timeout(files, 60);
+    tcase_add_test(files, full_disk_under_the_trace_costs_only_the_trace);
+    tcase_add_test(files, full_disk_under_the_metrics_costs_only_the_metrics);
+    suite_add_tcase(suite, files);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Backends by name and path: what is found, and what is said when nothing is. */
+#include "backend/registry.h"
+
+#include <check.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PATH_BYTES 256
+
+/* A folder with one file in it that is not a module. */
+struct place {
+    char folder[64];
+    char file[PATH_BYTES];
+};
+
+static void place_make(struct place *place, const char *name)
+{
+    (void)snprintf(place->folder, sizeof(place->folder), "/tmp/msdu_registry_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(place->folder));
+    (void)snprintf(place->file, sizeof(place->file), "%s/%s", place->folder, name);
+    FILE *file = fopen(place->file, "w");
+    ck_assert_ptr_nonnull(file);
+    (void)fputs("this is not a module\n", file);
+    (void)fclose(file);
+}
+
+static void place_remove(const struct place *place)
+{
+    (void)unlink(place->file);
+    (void)rmdir(place->folder);
+}
+
+static void expect_error(msdu_status status, msdu_status wanted, const char *part)
+{
+    ck_assert_int_eq(status, wanted);
+    ck_assert_msg(strstr(msdu_last_error(), part) != NULL, "\"%s\" is not in \"%s\"", part,
+                  msdu_last_error());
+}
+
+START_TEST(local_is_built_in)
+{
+    const msdu_backend *backend = NULL;
+    ck_assert_int_eq(msdu__backend_find("local", &backend), MSDU_OK);
+    ck_assert_ptr_eq(backend, &msdu__backend_local);
+    ck_assert_str_eq(backend->name, "local");
+    ck_assert(MSDU_BACKEND_HAS(backend, abort));
+}
+END_TEST
+
+START_TEST(unknown_name_says_where_it_was_sought)
+{
+    const msdu_backend *backend = NULL;
+    (void)setenv("MSDU_MODULE_PATH", "/nonesuch/one:/nonesuch/two", 1);
+    msdu_status status = msdu__backend_find("nonesuch", &backend);
+    expect_error(status, MSDU_ERR_NOT_FOUND, "no backend \"nonesuch\"");
+    expect_error(status, MSDU_ERR_NOT_FOUND, "/nonesuch/one/libmsdu_nonesuch.so");
+    expect_error(status, MSDU_ERR_NOT_FOUND, "/nonesuch/two/libmsdu_nonesuch.so");
+    ck_assert_ptr_null(backend);
+}
+END_TEST
+
+START_TEST(empty_name_is_invalid)
+{
+    const msdu_backend *backend = NULL;
+    ck_assert_int_eq(msdu__backend_find("", &backend), MSDU_ERR_INVALID);
+}
+END_TEST
+
+START_TEST(path_without_a_file_is_not_found)
+{
+    const msdu_backend *backend = NULL;
+    msdu_status status = msdu__backend_find("/nonesuch/libmsdu_x.so", &backend);
+    expect_error(status, MSDU_ERR_NOT_FOUND, "/nonesuch/libmsdu_x.so");
+}
+END_TEST
+
+START_TEST(file_that_cannot_be_loaded_is_told_in_the_loaders_words)
+{
+    struct place place;
+    const msdu_backend *backend = NULL;
+    place_make(&place, "libmsdu_text.so");
+    msdu_status status = msdu__backend_find(place.file, &backend);
+    expect_error(status, MSDU_ERR_UNSUPPORTED, "backend cannot be loaded: ");
+    expect_error(status, MSDU_ERR_UNSUPPORTED, place.file);
+    place_remove(&place);
+}
+END_TEST
+
+START_TEST(module_path_is_sought_in_its_order)
+{
+    struct place place;
+    char list[PATH_BYTES];
+    const msdu_backend *backend = NULL;
+    place_make(&place, "libmsdu_text.so");
+    (void)snprintf(list, sizeof(list), "/nonesuch::%s:/nonesuch/last", place.folder);
+    (void)setenv("MSDU_MODULE_PATH", list, 1);
+    /* The file is found, and being found ends the search. */
+    msdu_status status = msdu__backend_find("text", &backend);
+    expect_error(status, MSDU_ERR_UNSUPPORTED, place.file);
+    place_remove(&place);
+}
+END_TEST
+
+START_TEST(library_without_the_symbol_is_unsupported)
+{
+    Dl_info info;
+    double (*function)(double) = cbrt;
+    void *address = NULL;
+    const msdu_backend *backend = NULL;
+    memcpy(&address, &function, sizeof(address));
+    ck_assert_int_ne(dladdr(address, &info), 0);
+    msdu_status status = msdu__backend_find(info.dli_fname, &backend);
+    expect_error(status, MSDU_ERR_UNSUPPORTED, "has no symbol " MSDU_BACKEND_SYMBOL);
+}
+END_TEST
+
+START_TEST(module_is_loaded_once)
+{
+    const msdu_backend *first = NULL;
+    const msdu_backend *second = NULL;
+    msdu_status status = msdu__backend_find("gloo", &first);
+    if (status == MSDU_ERR_NOT_FOUND) {
+        (void)printf("module_is_loaded_once is skipped: %s\n", msdu_last_error());
+        return;
+    }
+    ck_assert_msg(status == MSDU_OK, "%s", msdu_last_error());
+    ck_assert_str_eq(first->name, "gloo");
+    (void)setenv("MSDU_MODULE_PATH", "/nonesuch", 1);
+    ck_assert_int_eq(msdu__backend_find("gloo", &second), MSDU_OK);
+    ck_assert_ptr_eq(first, second);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("registry");
+    TCase *find = tcase_create("find");
+    /* First, with the environment as it was given. */
+    tcase_add_test(find, module_is_loaded_once);
+    tcase_add_test(find, local_is_built_in);
+    tcase_add_test(find, unknown_name_says_where_it_was_sought);
+    tcase_add_test(find, empty_name_is_invalid);
+    tcase_add_test(find, path_without_a_file_is_not_found);
+    tcase_add_test(find, file_that_cannot_be_loaded_is_told_in_the_loaders_words);
+    tcase_add_test(find, module_path_is_sought_in_its_order);
+    tcase_add_test(find, library_without_the_symbol_is_unsupported);
+    suite_add_tcase(suite, find);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

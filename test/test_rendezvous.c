@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hub: discovery, admission, strays, keys, lost and lagging ranks. */
+#include "hub_fixture.h"
+
+#include "backend/hub_auth.h"
+#include "backend/hub_net.h"
+#include "backend/hub_server.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SECOND_NS UINT64_C(1000000000)
+#define SCANS     50 /* fewer than may be pending at once */
+
+/* Open all ranks but one, which is opened by job_complete(). */
+static void job_begin(struct job *job)
+{
+    for (int32_t rank = 0; rank < job->ranks - 1; rank++) {
+        member_open(&job->members[rank]);
+    }
+}
+
+static void job_complete(struct job *job)
+{
+    member_open(&job->members[job->ranks - 1]);
+    for (int32_t rank = 0; rank < job->ranks; rank++) {
+        member_join(&job->members[rank]);
+        ck_assert_msg(job->members[rank].status == MSDU_OK, "rank %d: %s", (int)rank,
+                      job->members[rank].text);
+    }
+}
+
+START_TEST(all_ranks_meet_by_a_file_and_share_keys)
+{
+    struct job job;
+    void *value = NULL;
+    size_t bytes = 0;
+    job_make(&job, 5);
+    job_open(&job);
+    ck_assert_int_eq(msdu__hub_set(job.members[3].hub, "key", "value", 6), MSDU_OK);
+    for (int32_t rank = 0; rank < job.ranks; rank++) {
+        ck_assert_int_eq(msdu__hub_get(job.members[rank].hub, "key", &value, &bytes), MSDU_OK);
+        ck_assert_uint_eq(bytes, 6);
+        ck_assert_str_eq(value, "value");
+        free(value);
+    }
+    job_close(&job);
+    ck_assert_int_eq(log_count(""), 0);
+}
+END_TEST
+
+START_TEST(all_ranks_meet_by_an_address)
+{
+    struct job job;
+    job_make(&job, 3);
+    (void)snprintf(job.url, sizeof(job.url), "tcp://localhost:%d", free_port());
+    job_open(&job);
+    for (int32_t rank = 0; rank < job.ranks; rank++) {
+        const char *address = msdu__hub_address(job.members[rank].hub);
+        ck_assert(strcmp(address, "127.0.0.1") == 0 || strcmp(address, "::1") == 0);
+    }
+    job_close(&job);
+}
+END_TEST
+
+START_TEST(interface_binds_to_its_address)
+{
+    struct job job;
+    job_make(&job, 2);
+    for (int32_t rank = 0; rank < job.ranks; rank++) {
+        job.members[rank].host.interface = "lo";
+    }
+    job_open(&job);
+    ck_assert_str_eq(msdu__hub_address(job.members[0].hub), "127.0.0.1");
+    job_close(&job);
+}
+END_TEST
+
+START_TEST(unknown_interface_is_an_error)
+{
+    struct job job;
+    job_make(&job, 2);
+    job.members[0].host.interface = "nonesuch0";
+    member_open(&job.members[0]);
+    member_join(&job.members[0]);
+    expect_refused(&job.members[0], MSDU_ERR_IO, "interface nonesuch0 has no address");
+    ck_assert_int_eq(rmdir(job.folder), 0);
+}
+END_TEST
+
+/* What is refused: a change to a stranger that would otherwise be rank 1, and the cause. */
+static const struct {
+    const char *job;
+    const char *secret;
+    int32_t rank;
+    int32_t ranks;
+    const char *cause;
+} refusals[] = {
+    {"other", "open sesame", 1, 3, "wrong job name \"other\""},
+    {"digits", "open barley", 1, 3, "wrong secret"},
+    {"digits", NULL, 1, 3, "wrong secret"},
+    {"digits", "open sesame", 1, 4, "4 ranks, rank 0 has 3"},
+    {"digits", "open sesame", 5, 3, "rank 5 is out of range"},
+    {"digits", "open sesame", 1, 3, "rank 1 is taken"},
+};
+
+START_TEST(process_that_does_not_belong_is_refused_with_the_cause)
+{
+    struct job job;
+    job_make(&job, 3);
+    for (int32_t rank = 0; rank < job.ranks; rank++) {
+        job.members[rank].host.secret = "open sesame";
+    }
+    job_begin(&job);
+    (void)job_port(&job);
+    struct member other = stranger(&job, refusals[_i].rank);
+    other.host.job = refusals[_i].job;
+    other.host.secret = refusals[_i].secret;
+    other.host.ranks = refusals[_i].ranks;
+    char url[JOB_RANKS_MAX * 8];
+    (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%d", job_port(&job));
+    other.host.rendezvous = url;
+    if (strstr(refusals[_i].cause, "taken") != NULL) {
+        job_complete(&job); /* only then it is certain who is rank 1 */
+    }
+    member_open(&other);
+    member_join(&other);
+    expect_refused(&other, MSDU_ERR_DENIED, refusals[_i].cause);
+    if (strstr(refusals[_i].cause, "taken") == NULL) {
+        job_complete(&job);
+    }
+    ck_assert_int_eq(log_wait("dropped connection from 127.0.0.1:", 1), 1);
+    ck_assert_int_eq(log_count(refusals[_i].cause), 1);
+    job_close(&job);
+    ck_assert_int_eq(log_count(""), 1);
+}
+END_TEST
+
+START_TEST(garbage_is_dropped_with_one_line)
+{
+    struct job job;
+    char garbage[2000];
+    memset(garbage, 'G', sizeof(garbage));
+    job_make(&job, 2);
+    job_begin(&job);
+    int fd = connect_raw(job_port(&job));
+    ck_assert_int_eq(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
+    ck_assert_int_eq(log_wait("not a rank of a job", 1), 1);
+    job_complete(&job);
+    job_close(&job);
+    (void)close(fd);
+    ck_assert_int_eq(log_count(""), 1);
+}
+END_TEST
+
+START_TEST(slow_stray_holds_nobody_up_and_is_dropped)
+{
+    struct job job;
+    job_make(&job, 3);
+    job_begin(&job);
+    int fd = connect_raw(job_port(&job));
+    ck_assert_int_eq(send(fd, MSDU__HUB_MAGIC, 3, MSG_NOSIGNAL), 3);
+    job_complete(&job);
+    ck_assert_int_eq(log_count(""), 0); /* the job stands before the stray's time is over */
+    ck_assert_int_eq(log_wait("the handshake took too long", 1), 1);
+    job_close(&job);
+    (void)close(fd);
+    ck_assert_int_eq(log_count(""), 1);
+}
+END_TEST
+
+START_TEST(port_scan_during_rendezvous_is_logged_and_harmless)
+{
+    struct job job;
+    job_make(&job, 4);
+    job_begin(&job);
+    int port = job_port(&job);
+    for (int i = 0; i < SCANS; i++) {
+        (void)close(connect_raw(port));
+    }
+    job_complete(&job);
+    ck_assert_int_eq(log_wait("", SCANS), SCANS);
+    job_close(&job);
+    ck_assert_int_eq(log_count("closed during the handshake"), SCANS);
+    ck_assert_int_eq(log_count(""), SCANS);
+}
+END_TEST
+
+START_TEST(more_strays_than_places_do_not_keep_ranks_out)
+{
+    struct job job;
+    int fds[2 * MSDU__PENDING_MAX];
+    job_make(&job, 2);
+    job_begin(&job);
+    int port = job_port(&job);
+    for (int i = 0; i < 2 * MSDU__PENDING_MAX; i++) {
+        fds[i] = connect_raw(port);
+    }
+    job_complete(&job);
+    job_close(&job);
+    for (int i = 0; i < 2 * MSDU__PENDING_MAX; i++) {
+        (void)close(fds[i]);
+    }
+    ck_assert_int_ge(log_count("too many connections"), MSDU__PENDING_MAX);
+}
+END_TEST
+
+START_TEST(malformed_message_of_an_admitted_rank_ends_the_group)
+{
+    struct job job;
+    char cause[MSDU__CAUSE_BYTES] = "";
+    struct msdu__head head = {.type = 77, .bytes = UINT32_MAX};
+    job_make(&job, 2);
+    member_open(&job.members[0]);
+    int fd = connect_raw(job_port(&job));
+    uint64_t until_ns = msdu__net_now() + 5 * SECOND_NS;
+    ck_assert_int_eq(msdu__auth_client(fd, &job.members[1].host, NULL, until_ns, cause), MSDU_OK);
+    member_join(&job.members[0]);
+    ck_assert_int_eq(job.members[0].status, MSDU_OK);
+    ck_assert(msdu__net_send(fd, &head, sizeof(head), until_ns));
+    expect_verdict(&job.members[0], MSDU_ERR_PEER_LOST, "rank 1 was lost (it sent a malformed");
+    msdu__hub_close(job.members[0].hub);
+    (void)close(fd);
+    ck_assert_int_eq(rmdir(job.folder), 0);
+}
+END_TEST
+
+/* A process that pretends to be the hub and writes down what it is told. */
+struct impostor {
+    int listen_fd;
+    struct msdu__hello hello;
+    struct msdu__proof proof;
+};
+
+static void *pretend(void *argument)
+{
+    struct impostor *impostor = argument;
+    struct msdu__challenge challenge = {.magic = MSDU__HUB_MAGIC, .version = MSDU__HUB_VERSION};
+    struct msdu__welcome welcome = {.is_denied = 0};
+    uint64_t until_ns = msdu__net_now() + 10 * SECOND_NS;
+    int fd = -1;
+    while (fd < 0 && msdu__net_now() < until_ns) {
+        fd = accept(impostor->listen_fd, NULL, NULL);
+    }
+    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
+    (void)msdu__net_recv(fd, &impostor->hello, sizeof(impostor->hello), until_ns);
+    (void)msdu__net_send(fd, &challenge, sizeof(challenge), until_ns);
+    (void)msdu__net_recv(fd, &impostor->proof, sizeof(impostor->proof), until_ns);
+    (void)msdu__net_send(fd, &welcome, sizeof(welcome), until_ns);
+    (void)close(fd);
+    return NULL;
+}
+
+START_TEST(impostor_hub_is_not_trusted_and_does_not_learn_the_secret)
+{
+    struct job job;
+    struct impostor impostor;
+    struct msdu__address address;
+    pthread_t thread;
+    int port = free_port();
+    job_make(&job, 2);
+    memset(&impostor, 0, sizeof(impostor));
+    msdu__net_loopback(&address);
+    msdu__net_set_port(&address, (uint16_t)port);
+    impostor.listen_fd = msdu__net_listen(&address);
+    ck_assert_int_ge(impostor.listen_fd, 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, pretend, &impostor), 0);
+    (void)snprintf(job.url, sizeof(job.url), "tcp://127.0.0.1:%d", port);
+    job.members[1].host.secret = "open sesame";
+    member_open(&job.members[1]);
+    member_join(&job.members[1]);
+    (void)pthread_join(thread, NULL);
+    expect_refused(&job.members[1], MSDU_ERR_DENIED, "does not know the secret");
+    ck_assert_ptr_null(memmem(&impostor.hello, sizeof(impostor.hello), "sesame", 6));
+    ck_assert_ptr_null(memmem(&impostor.proof, sizeof(impostor.proof), "sesame", 6));
+    (void)close(impostor.listen_fd);
+    ck_assert_int_eq(rmdir(job.folder), 0);
+}
+END_TEST
+
+START_TEST(unreachable_address_is_named_with_its_cause)
+{
+    struct job job;
+    char place[64];
+    int port = free_port();
+    job_make(&job, 2);
+    (void)snprintf(job.url, sizeof(job.url), "tcp://127.0.0.1:%d", port);
+    (void)snprintf(place, sizeof(place), "127.0.0.1:%d: Connection refused", port);
+    job.members[1].host.deadline_ns = SECOND_NS / 2;
+    member_open(&job.members[1]);
+    member_join(&job.members[1]);
+    expect_refused(&job.members[1], MSDU_ERR_TIMEOUT, place);
+    expect_refused(&job.members[1], MSDU_ERR_TIMEOUT, "was not reached within 500 ms");
+    ck_assert_int_eq(rmdir(job.folder), 0);
+}
+END_TEST
+
+/* Write what a rank 0 that is gone would have left behind. */
+static void write_stale(const struct job *job, int port)
+{
+    char path[128];
+    (void)snprintf(path, sizeof(path), "%s/digits.msdu", job->folder);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    (void)fprintf(file, "msdu1 127.0.0.1 %d 00112233445566778899aabbccddeeff\n", port);
+    (void)fclose(file);
+}
+
+START_TEST(stale_file_is_waited_out)
+{
+    struct job job;
+    job_make(&job, 2);
+    write_stale(&job, free_port());
+    member_open(&job.members[1]);
+    const struct timespec later = {.tv_nsec = 100000000};
+    (void)nanosleep(&later, NULL);
+    member_open(&job.members[0]);
+    member_join(&job.members[0]);
+    member_join(&job.members[1]);
+    ck_assert_int_eq(job.members[0].status, MSDU_OK);
+    ck_assert_int_eq(job.members[1].status, MSDU_OK);
+    job_close(&job);
+}
+END_TEST
+
+START_TEST(stale_file_that_leads_to_another_run_is_waited_out)
+{
+    struct job old;
+    struct job job;
+    job_make(&old, 2);
+    job_begin(&old);
+    job_make(&job, 2);
+    write_stale(&job, job_port(&old));
+    member_open(&job.members[1]);
+    ck_assert_int_ge(log_wait("dropped", 1), 1); /* by the old run's hub */
+    member_open(&job.members[0]);
+    member_join(&job.members[0]);
+    member_join(&job.members[1]);
+    ck_assert_int_eq(job.members[0].status, MSDU_OK);
+    ck_assert_msg(job.members[1].status == MSDU_OK, "%s", job.members[1].text);
+    job_close(&job);
+    job_complete(&old);
+    job_close(&old);
+}
+END_TEST
+
+START_TEST(notice_is_for_its_user_only)
+{
+    struct job job;
+    struct stat about;
+    char path[128];
+    job_make(&job, 2);
+    job_begin(&job);
+    (void)job_port(&job);
+    (void)snprintf(path, sizeof(path), "%s/digits.msdu", job.folder);
+    ck_assert_int_eq(stat(path, &about), 0);
+    ck_assert_uint_eq(about.st_mode & 0777, 0600);
+    job_complete(&job);
+    job_close(&job);
+}
+END_TEST
+
+static pid_t start_redis(int port, const char *folder)
+{
+    char text[16];
+    (void)snprintf(text, sizeof(text), "%d", port);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int null = open("/dev/null", O_WRONLY);
+        (void)dup2(null, 1);
+        (void)execlp("redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1", "--dir",
+                     folder, "--save", "", (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+START_TEST(all_ranks_meet_by_redis)
+{
+    struct job job;
+    int port = free_port();
+    if (system("command -v redis-server > /dev/null") != 0) {
+        (void)printf("all_ranks_meet_by_redis is skipped: there is no redis-server\n");
+        return;
+    }
+    job_make(&job, 3);
+    pid_t pid = start_redis(port, job.folder);
+    ck_assert_int_gt(pid, 0);
+    (void)snprintf(job.url, sizeof(job.url), "redis://127.0.0.1:%d", port);
+    /* Rank 0 does not wait for a server that is still starting. */
+    for (int i = 0; i < 200; i++) {
+        struct msdu__address address;
+        msdu__net_loopback(&address);
+        msdu__net_set_port(&address, (uint16_t)port);
+        int fd = msdu__net_connect(&address, NULL, msdu__net_now() + SECOND_NS);
+        if (fd >= 0) {
+            (void)close(fd);
+            break;
+        }
+        msdu__net_sleep(SECOND_NS / 50);
+    }
+    job_open(&job);
+    for (int32_t rank = 0; rank < job.ranks; rank++) {
+        ck_assert_str_eq(msdu__hub_address(job.members[rank].hub), "127.0.0.1");
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    job_close(&job);
+}
+END_TEST
+
+static const struct {
+    const char *url;
+    const char *cause;
+} bad_urls[] = {
+    {NULL, "no rendezvous: set MSDU_RENDEZVOUS"},
+    {"", "no rendezvous"},
+    {"http://127.0.0.1:80", "is not tcp://HOST:PORT"},
+    {"tcp://127.0.0.1", "is not tcp://HOST:PORT"},
+    {"tcp://127.0.0.1:99999", "is not tcp://HOST:PORT"},
+    {"tcp://:80", "is not tcp://HOST:PORT"},
+    {"redis://host:port", "is not tcp://HOST:PORT"},
+    {"file://relative/folder", "is not tcp://HOST:PORT"},
+};
+
+START_TEST(bad_rendezvous_is_an_error_with_advice)
+{
+    struct job job;
+    job_make(&job, 2);
+    job.members[0].host.rendezvous = bad_urls[_i].url;
+    member_open(&job.members[0]);
+    member_join(&job.members[0]);
+    expect_refused(&job.members[0], MSDU_ERR_INVALID, bad_urls[_i].cause);
+    ck_assert_int_eq(rmdir(job.folder), 0);
+}
+END_TEST
+
+START_TEST(folder_that_does_not_exist_is_an_error_of_rank_0)
+{
+    struct job job;
+    job_make(&job, 2);
+    job.members[0].host.rendezvous = "file:///nonesuch/folder";
+    member_open(&job.members[0]);
+    member_join(&job.members[0]);
+    expect_refused(&job.members[0], MSDU_ERR_IO, "No such file or directory");
+    ck_assert_int_eq(rmdir(job.folder), 0);
+}
+END_TEST
+
+static void add_admission(Suite *suite)
+{
+    TCase *admission = tcase_create("admission");
+    tcase_set_timeout(admission, 60);
+    tcase_add_test(admission, all_ranks_meet_by_a_file_and_share_keys);
+    tcase_add_test(admission, all_ranks_meet_by_an_address);
+    tcase_add_test(admission, all_ranks_meet_by_redis);
+    tcase_add_test(admission, interface_binds_to_its_address);
+    tcase_add_test(admission, unknown_interface_is_an_error);
+    tcase_add_loop_test(admission, process_that_does_not_belong_is_refused_with_the_cause, 0,
+                        (int)(sizeof(refusals) / sizeof(refusals[0])));
+    tcase_add_test(admission, garbage_is_dropped_with_one_line);
+    tcase_add_test(admission, slow_stray_holds_nobody_up_and_is_dropped);
+    tcase_add_test(admission, port_scan_during_rendezvous_is_logged_and_harmless);
+    tcase_add_test(admission, more_strays_than_places_do_not_keep_ranks_out);
+    tcase_add_test(admission, malformed_message_of_an_admitted_rank_ends_the_group);
+    tcase_add_test(admission, impostor_hub_is_not_trusted_and_does_not_learn_the_secret);
+    tcase_add_test(admission, unreachable_address_is_named_with_its_cause);
+    tcase_add_test(admission, stale_file_is_waited_out);
+    tcase_add_test(admission, stale_file_that_leads_to_another_run_is_waited_out);
+    tcase_add_test(admission, notice_is_for_its_user_only);
+    tcase_add_loop_test(admission, bad_rendezvous_is_an_error_with_advice, 0,
+                        (int)(sizeof(bad_urls) / sizeof(bad_urls[0])));
+    tcase_add_test(admission, folder_that_does_not_exist_is_an_error_of_rank_0);
+    suite_add_tcase(suite, admission);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("rendezvous");
+    add_admission(suite);
+    suite_add_tcase(suite, hub_life());
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

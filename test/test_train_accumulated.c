@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the accumulated-gradient domain: parameter averaging with local momentum, exactly. */
+#include <check.h>
+
+#include "ranks.h"
+#include "reference.h"
+
+static const ranks_tensor doubles[] = {
+    {.count = 1, .dtype = MSDU_FLOAT64},   {.count = 7, .dtype = MSDU_FLOAT64},
+    {.count = 256, .dtype = MSDU_FLOAT64}, {.count = 1000, .dtype = MSDU_FLOAT64},
+    {.count = 900, .dtype = MSDU_FLOAT64},
+};
+static const ranks_tensor floats[] = {
+    {.count = 1}, {.count = 7}, {.count = 256}, {.count = 1000}, {.count = 900},
+};
+
+static ranks_job accumulated_job(int ranks, int interval)
+{
+    return (ranks_job){
+        .ranks = ranks,
+        .steps = 22,
+        .tensors = doubles,
+        .tensor_count = 5,
+        .config = {.domain = "accumulated",
+                   .overlap = "backward",
+                   .interval = "fixed",
+                   .interval_steps = interval,
+                   .optimizer = "sgd",
+                   .wire = "float32",
+                   .slice_bytes = 4096,
+                   .fuse_bytes = 1200,
+                   .warmup_steps = 1,
+                   .lr = 0.05},
+    };
+}
+
+static void set_optimizer(ranks_job *job, int index)
+{
+    static const struct {
+        double momentum;
+        double dampening;
+        double weight_decay;
+        const char *nesterov;
+    } optimizers[] = {
+        {0, 0, 0, "no"},        {0.9, 0, 0, "no"},       {0.9, 0, 0, "yes"},
+        {0.9, 0.3, 0, "no"},    {0, 0, 0.05, "no"},      {0.8, 0, 0.05, "yes"},
+        {0.95, 0.5, 0.1, "no"},
+    };
+    job->config.momentum = optimizers[index].momentum;
+    job->config.dampening = optimizers[index].dampening;
+    job->config.weight_decay = optimizers[index].weight_decay;
+    job->config.nesterov = optimizers[index].nesterov;
+}
+
+START_TEST(equals_averaging_with_local_momentum)
+{
+    static const int intervals[] = {4, 3, 1, 5};
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        ranks_job job = accumulated_job(ranks, intervals[ranks - 1]);
+        set_optimizer(&job, _i);
+        reference_check(&job, 1e-11);
+    }
+}
+END_TEST
+
+START_TEST(equals_it_in_float32_to_rounding)
+{
+    ranks_job job = accumulated_job(3, 4);
+    job.tensors = floats;
+    set_optimizer(&job, _i);
+    reference_check(&job, 2e-5);
+}
+END_TEST
+
+START_TEST(equals_it_when_the_step_blocks)
+{
+    ranks_job job = accumulated_job(3, 4);
+    job.config.overlap = "blocking";
+    set_optimizer(&job, 5);
+    reference_check(&job, 1e-11);
+}
+END_TEST
+
+START_TEST(equals_it_in_every_style_of_calls)
+{
+    ranks_job job = accumulated_job(3, 4);
+    job.style = (ranks_style)_i;
+    set_optimizer(&job, 2);
+    reference_check(&job, 1e-11);
+}
+END_TEST
+
+/* Meetings at the last step: the ranks end equal without a pointer to the parameters. */
+START_TEST(needs_no_pointer_to_the_parameters)
+{
+    ranks_job job = accumulated_job(3, 4);
+    job.hides_parameters = true;
+    job.config.total_steps = job.steps;
+    set_optimizer(&job, 1);
+    reference_check(&job, 1e-11);
+}
+END_TEST
+
+START_TEST(warm_up_keeps_single_steps)
+{
+    ranks_job job = accumulated_job(3, 4);
+    job.config.warmup_steps = 9;
+    set_optimizer(&job, 3);
+    reference_check(&job, 1e-11);
+}
+END_TEST
+
+static double falling_lr(const ranks_job *job, int step)
+{
+    return job->config.lr / (1.0 + 0.1 * step);
+}
+
+/* Without momentum a change of the rate is exact; a momentum buffer mixes rates of several steps. */
+START_TEST(follows_the_learning_rate)
+{
+    ranks_job job = accumulated_job(3, 4);
+    job.lr_at = falling_lr;
+    job.needs_lr = true;
+    set_optimizer(&job, _i);
+    reference_check(&job, 1e-11);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("train_accumulated");
+    TCase *tcase = tcase_create("accumulated");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, equals_averaging_with_local_momentum, 0, 7);
+    tcase_add_loop_test(tcase, equals_it_in_float32_to_rounding, 0, 7);
+    tcase_add_test(tcase, equals_it_when_the_step_blocks);
+    tcase_add_loop_test(tcase, equals_it_in_every_style_of_calls, 0, RANKS_THREADS + 1);
+    tcase_add_test(tcase, needs_no_pointer_to_the_parameters);
+    tcase_add_test(tcase, warm_up_keeps_single_steps);
+    tcase_add_loop_test(tcase, follows_the_learning_rate, 0, 7);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}

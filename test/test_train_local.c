@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the parameter domain: overlap modes and corrections, against a reference. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+#include "reference.h"
+
+static const ranks_tensor model[] = {
+    {.count = 1}, {.count = 7}, {.count = 256}, {.count = 1000}, {.count = 1500},
+};
+#define MODEL_COUNT (sizeof(model) / sizeof(model[0]))
+
+static ranks_job local_job(int ranks, int interval, const char *overlap)
+{
+    return (ranks_job){
+        .ranks = ranks,
+        .steps = 25,
+        .tensors = model,
+        .tensor_count = MODEL_COUNT,
+        .config = {.domain = "parameter",
+                   .overlap = overlap,
+                   .interval = "fixed",
+                   .interval_steps = interval,
+                   .delay_steps = 1,
+                   .fragments = 3,
+                   .wire = "float32",
+                   .slice_bytes = 2048,
+                   .fuse_bytes = 1200,
+                   .warmup_steps = 1,
+                   .lr = 0.05,
+                   .momentum = 0.9},
+    };
+}
+
+static const char *const overlaps[] = {"blocking", "backward", "delayed", "streamed"};
+
+START_TEST(averages_whenever_the_ranks_meet)
+{
+    static const int intervals[] = {3, 1, 5, 64};
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        ranks_job job = local_job(ranks, intervals[ranks - 1], overlaps[_i]);
+        reference_check(&job, 0);
+    }
+}
+END_TEST
+
+START_TEST(warm_up_keeps_single_steps)
+{
+    ranks_job job = local_job(3, 6, overlaps[_i]);
+    job.config.warmup_steps = 9;
+    reference_check(&job, 0);
+}
+END_TEST
+
+START_TEST(the_last_step_is_a_meeting_where_the_end_is_known)
+{
+    static const int ends[] = {18, 21, 24, 25};
+    for (int k = 0; k < 4; k++) {
+        ranks_job job = local_job(2, 6, overlaps[_i]);
+        job.config.total_steps = ends[k];
+        job.steps = ends[k];
+        reference_check(&job, 0);
+    }
+}
+END_TEST
+
+START_TEST(a_known_end_leaves_room_for_a_delay)
+{
+    for (int end = 12; end <= 20; end++) {
+        ranks_job job = local_job(2, 5, overlaps[_i]);
+        job.config.delay_steps = 4;
+        job.config.total_steps = end;
+        job.steps = end;
+        reference_check(&job, 0);
+    }
+}
+END_TEST
+
+START_TEST(every_correction_is_applied)
+{
+    static const char *const chains[] = {"average", "elastic", "blend",         "delayed",
+                                         "outer",   "outer,elastic", "outer,blend"};
+    for (int k = 0; k < 7; k++) {
+        ranks_job job = local_job(3, 4, overlaps[_i]);
+        job.config.correct = chains[k];
+        reference_check(&job, 0);
+    }
+}
+END_TEST
+
+START_TEST(outer_momentum_of_both_kinds)
+{
+    static const char *const kinds[] = {"nesterov", "momentum"};
+    ranks_job job = local_job(4, 3, overlaps[_i / 2]);
+    job.config.correct = "outer";
+    job.config.outer_kind = kinds[_i % 2];
+    job.config.outer_lr = 0.4;
+    job.config.outer_momentum = 0.9;
+    reference_check(&job, 0);
+}
+END_TEST
+
+/* The norm is a sum over slices in an order of its own: rounding, not bits. */
+START_TEST(large_updates_are_clipped)
+{
+    ranks_job job = local_job(3, 3, overlaps[_i]);
+    job.config.correct = "clip,outer";
+    job.config.clip_ratio = 1.0;
+    reference_check(&job, 1e-5);
+}
+END_TEST
+
+START_TEST(parts_of_other_settings_are_used)
+{
+    ranks_job job = local_job(3, 4, overlaps[_i]);
+    job.config.correct = "elastic";
+    job.config.elastic_alpha = 0.125;
+    reference_check(&job, 0);
+    job.config.correct = "delayed";
+    job.config.delayed_keep = 0.3;
+    reference_check(&job, 0);
+}
+END_TEST
+
+START_TEST(results_are_applied_tau_steps_later)
+{
+    for (int delay = 1; delay <= 3; delay++) {
+        ranks_job job = local_job(3, 4, "delayed");
+        job.config.delay_steps = delay;
+        reference_check(&job, 0);
+        job.config.correct = "average"; /* overwrites what was overlapped */
+        reference_check(&job, 0);
+    }
+}
+END_TEST
+
+START_TEST(an_interval_is_never_shorter_than_the_delay)
+{
+    ranks_job job = local_job(2, 2, overlaps[2 + _i]);
+    job.config.delay_steps = 5;
+    reference_check(&job, 0);
+}
+END_TEST
+
+START_TEST(fragments_are_spread_over_a_round)
+{
+    static const int counts[] = {1, 2, 4, 7};
+    for (int k = 0; k < 4; k++) {
+        for (int delay = 1; delay <= 3; delay += 2) {
+            ranks_job job = local_job(3, 6, "streamed");
+            job.config.fragments = counts[k];
+            job.config.delay_steps = delay;
+            reference_check(&job, 0);
+        }
+    }
+}
+END_TEST
+
+START_TEST(more_fragments_than_slices_are_fine)
+{
+    ranks_job job = local_job(2, 8, "streamed");
+    job.config.fragments = 32;
+    job.config.slice_bytes = 1U << 20;
+    reference_check(&job, 0);
+}
+END_TEST
+
+START_TEST(types_may_be_mixed)
+{
+    static const ranks_tensor mixed[] = {
+        {.count = 300, .dtype = MSDU_FLOAT16}, {.count = 7, .dtype = MSDU_FLOAT64},
+        {.count = 900, .dtype = MSDU_FLOAT64}, {.count = 700, .dtype = MSDU_BFLOAT16},
+        {.count = 5, .dtype = MSDU_FLOAT16},   {.count = 11, .dtype = MSDU_BFLOAT16},
+        {.count = 33, .dtype = MSDU_FLOAT32},
+    };
+    static const char *const chains[] = {NULL, "outer", "elastic"};
+    for (int k = 0; k < 3; k++) {
+        ranks_job job = local_job(3, 4, overlaps[_i]);
+        job.tensors = mixed;
+        job.tensor_count = sizeof(mixed) / sizeof(mixed[0]);
+        job.config.correct = chains[k];
+        reference_check(&job, 0);
+    }
+}
+END_TEST
+
+START_TEST(sixteen_bit_wires_round_twice)
+{
+    static const char *const wires[] = {"float16", "bfloat16"};
+    ranks_job job = local_job(3, 4, "backward");
+    job.config.wire = wires[_i];
+    reference_check(&job, 0);
+}
+END_TEST
+
+START_TEST(every_style_of_calls_gives_the_same)
+{
+    for (int k = 0; k < 4; k++) {
+        ranks_job job = local_job(2, 4, overlaps[k]);
+        job.style = (ranks_style)_i;
+        reference_check(&job, 0);
+    }
+}
+END_TEST
+
+/* --- optimizer state --- */
+
+static const ranks_tensor with_state[] = {
+    {.count = 300},
+    {.count = 300, .role = MSDU_ROLE_STATE},
+    {.count = 700},
+    {.count = 700, .role = MSDU_ROLE_STATE},
+    {.count = 9, .role = MSDU_ROLE_STATE, .dtype = MSDU_FLOAT64},
+    {.count = 40, .role = MSDU_ROLE_STATE, .dtype = MSDU_BFLOAT16},
+};
+
+static void check_state(const char *overlap, const char *state)
+{
+    ranks_job job = local_job(3, 4, overlap);
+    job.tensors = with_state;
+    job.tensor_count = sizeof(with_state) / sizeof(with_state[0]);
+    job.config.state = state;
+    reference_check(&job, 0);
+}
+
+START_TEST(state_stays_local)
+{
+    check_state(overlaps[_i], "local");
+}
+END_TEST
+
+START_TEST(state_is_averaged)
+{
+    check_state(overlaps[_i], "average");
+}
+END_TEST
+
+START_TEST(state_is_reset)
+{
+    check_state(overlaps[_i], "reset");
+}
+END_TEST
+
+/* --- algorithms.md 6.8 --- */
+
+START_TEST(neutral_outer_step_is_parameter_averaging)
+{
+    ranks_run outer;
+    ranks_run plain;
+    ranks_job job = local_job(3, 4, "blocking");
+    ck_assert(ranks_go(&job, &plain));
+    job.config.correct = "outer,delayed";
+    setenv("MSDU_OUTER_MOMENTUM", "0", 1);
+    setenv("MSDU_OUTER_LR", "1", 1);
+    setenv("MSDU_DELAYED_KEEP", "1", 1);
+    ck_assert(ranks_go(&job, &outer));
+    unsetenv("MSDU_OUTER_MOMENTUM");
+    unsetenv("MSDU_OUTER_LR");
+    unsetenv("MSDU_DELAYED_KEEP");
+    for (int rank = 0; rank < 3; rank++) {
+        ck_assert_msg(outer.selves[rank].status == MSDU_OK, "%s", outer.selves[rank].text);
+        ck_assert_mem_eq(outer.selves[rank].history, plain.selves[rank].history,
+                         (25 + 1) * plain.selves[rank].elements * sizeof(double));
+    }
+    ranks_free(&outer);
+    ranks_free(&plain);
+}
+END_TEST
+
+/* Squared distance of the end from the common optimum, by the toy model with constant slopes. */
+static double error_at_end(int delay, const char *keep)
+{
+    ranks_run run;
+    ranks_job job = local_job(4, 12, "delayed");
+    ranks_job best = local_job(4, 1, "backward");
+    job.steps = best.steps = 120;
+    job.config.delay_steps = delay;
+    best.config.domain = "gradient";
+    double error = 0;
+    ck_assert(ranks_go(&best, &run));
+    double *wanted = malloc(run.selves[0].elements * sizeof(double));
+    ck_assert_ptr_nonnull(wanted);
+    memcpy(wanted, ranks_row(&run.selves[0], 120), run.selves[0].elements * sizeof(double));
+    ranks_free(&run);
+    setenv("MSDU_DELAYED_KEEP", keep, 1);
+    ck_assert(ranks_go(&job, &run));
+    unsetenv("MSDU_DELAYED_KEEP");
+    ck_assert_msg(run.selves[0].status == MSDU_OK, "%s", run.selves[0].text);
+    for (uint64_t i = 0; i < run.selves[0].elements; i++) {
+        double far = ranks_row(&run.selves[0], 120)[i] - wanted[i];
+        error += far * far;
+    }
+    free(wanted);
+    ranks_free(&run);
+    return error;
+}
+
+/* With tau = h - 1 overwriting throws all but one step of a round away. */
+START_TEST(keeping_overlapped_progress_beats_overwriting_when_late)
+{
+    double late = error_at_end(11, "0.8");
+    double overwritten = error_at_end(11, "0");
+    ck_assert_msg(late < 0.1 * overwritten, "kept %g, overwritten %g", late, overwritten);
+    late = error_at_end(3, "0.8");
+    overwritten = error_at_end(3, "0");
+    ck_assert_msg(late < overwritten, "kept %g, overwritten %g", late, overwritten);
+}
+END_TEST
+
+/* --- rollback --- */
+
+static void roll_back(ranks_self *self)
+{
+    msdu_status status = msdu_rollback(self->ctx);
+    if (status != MSDU_OK) {
+        self->status = status;
+    }
+}
+
+/* 22 steps at h = 5: meetings in steps 0, 1, 6, 11, 16, 21; then 3 steps apart. */
+START_TEST(rollback_returns_to_the_last_meeting)
+{
+    ranks_run run;
+    ranks_job job = local_job(3, 5, overlaps[_i]);
+    job.ended = roll_back;
+    job.is_unfinished = true;
+    ck_assert(ranks_go(&job, &run));
+    const double *back = ranks_row(&run.selves[0], 25);
+    for (int rank = 0; rank < 3; rank++) {
+        const ranks_self *self = &run.selves[rank];
+        ck_assert_msg(self->status == MSDU_OK, "%s", self->text);
+        ck_assert_mem_eq(ranks_row(self, 25), back, self->elements * sizeof(double));
+        ck_assert_mem_eq(ranks_row(self, 22), back, self->elements * sizeof(double));
+        ck_assert_mem_ne(ranks_row(self, 24), back, self->elements * sizeof(double));
+    }
+    ranks_free(&run);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("train_local");
+    TCase *tcase = tcase_create("overlap");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, averages_whenever_the_ranks_meet, 0, 4);
+    tcase_add_loop_test(tcase, warm_up_keeps_single_steps, 0, 4);
+    tcase_add_loop_test(tcase, the_last_step_is_a_meeting_where_the_end_is_known, 0, 4);
+    tcase_add_loop_test(tcase, a_known_end_leaves_room_for_a_delay, 2, 4);
+    tcase_add_test(tcase, results_are_applied_tau_steps_later);
+    tcase_add_loop_test(tcase, an_interval_is_never_shorter_than_the_delay, 0, 2);
+    tcase_add_test(tcase, fragments_are_spread_over_a_round);
+    tcase_add_test(tcase, more_fragments_than_slices_are_fine);
+    tcase_add_loop_test(tcase, types_may_be_mixed, 0, 4);
+    tcase_add_loop_test(tcase, sixteen_bit_wires_round_twice, 0, 2);
+    tcase_add_loop_test(tcase, every_style_of_calls_gives_the_same, 0, RANKS_THREADS + 1);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("correction");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, every_correction_is_applied, 0, 4);
+    tcase_add_loop_test(tcase, outer_momentum_of_both_kinds, 0, 8);
+    tcase_add_loop_test(tcase, large_updates_are_clipped, 0, 4);
+    tcase_add_loop_test(tcase, parts_of_other_settings_are_used, 0, 4);
+    tcase_add_test(tcase, neutral_outer_step_is_parameter_averaging);
+    tcase_add_test(tcase, keeping_overlapped_progress_beats_overwriting_when_late);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("state");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, state_stays_local, 0, 4);
+    tcase_add_loop_test(tcase, state_is_averaged, 0, 4);
+    tcase_add_loop_test(tcase, state_is_reset, 0, 4);
+    tcase_add_loop_test(tcase, rollback_returns_to_the_last_meeting, 0, 2);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}

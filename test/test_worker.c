@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The communication thread: no kick and no stop is lost, whatever it is doing at that moment. */
+#include "worker.h"
+
+#include <check.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+typedef struct work {
+    _Atomic uint64_t asked;
+    _Atomic uint64_t done;
+    uint64_t sleep_ns;
+} work;
+
+/* Catches up with what was asked for, then sleeps. */
+static uint64_t catch_up(void *user)
+{
+    work *self = user;
+    atomic_store(&self->done, atomic_load(&self->asked));
+    return self->sleep_ns;
+}
+
+START_TEST(every_kick_is_answered)
+{
+    msdu__worker worker = {0};
+    work todo = {.sleep_ns = UINT64_MAX};
+    ck_assert_int_eq(msdu__worker_start(&worker, catch_up, &todo), MSDU_OK);
+    for (uint64_t i = 1; i <= 20000; i++) {
+        atomic_store(&todo.asked, i);
+        msdu__worker_kick(&worker);
+        while (atomic_load(&todo.done) != i) {
+            sched_yield();
+        }
+    }
+    msdu__worker_stop(&worker);
+}
+END_TEST
+
+START_TEST(stop_is_seen_at_any_moment)
+{
+    for (int i = 0; i < 5000; i++) {
+        msdu__worker worker = {0};
+        work todo = {.sleep_ns = UINT64_MAX};
+        ck_assert_int_eq(msdu__worker_start(&worker, catch_up, &todo), MSDU_OK);
+        for (int spin = 0; spin < i % 7; spin++) {
+            sched_yield();
+        }
+        msdu__worker_stop(&worker);
+    }
+}
+END_TEST
+
+START_TEST(a_limited_sleep_ends_by_itself)
+{
+    msdu__worker worker = {0};
+    work todo = {.sleep_ns = 1000};
+    ck_assert_int_eq(msdu__worker_start(&worker, catch_up, &todo), MSDU_OK);
+    atomic_store(&todo.asked, 1);
+    while (atomic_load(&todo.done) != 1) {
+        sched_yield();
+    }
+    msdu__worker_stop(&worker);
+}
+END_TEST
+
+START_TEST(stop_without_start_and_twice_is_allowed)
+{
+    msdu__worker worker = {0};
+    work todo = {.sleep_ns = 0};
+    msdu__worker_stop(&worker);
+    ck_assert_int_eq(msdu__worker_start(&worker, catch_up, &todo), MSDU_OK);
+    msdu__worker_stop(&worker);
+    msdu__worker_stop(&worker);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("worker");
+    tcase_set_timeout(cases, 60);
+    tcase_add_test(cases, every_kick_is_answered);
+    tcase_add_test(cases, stop_is_seen_at_any_moment);
+    tcase_add_test(cases, a_limited_sleep_ends_by_itself);
+    tcase_add_test(cases, stop_without_start_and_twice_is_allowed);
+    Suite *suite = suite_create("worker");
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -5,6 +5,7 @@
  */
 #include "pipeline.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "correct/vec.h"
@@ -43,6 +44,7 @@ static void *offset_of(void *base, int32_t dtype, uint64_t elements)
 /* in (dtype) to working type */
 static void load(const void *in, int32_t dtype, void *out, uint64_t count)
 {
+    assert(in != NULL && out != NULL);
     if (dtype == MSDU_FLOAT64 || dtype == MSDU_FLOAT32) {
         memcpy(out, in, count * working_bytes(dtype));
     } else {
@@ -52,6 +54,7 @@ static void load(const void *in, int32_t dtype, void *out, uint64_t count)
 
 static void store(const void *in, int32_t dtype, void *out, uint64_t count)
 {
+    assert(in != NULL && out != NULL);
     if (dtype == MSDU_FLOAT64 || dtype == MSDU_FLOAT32) {
         memcpy(out, in, count * working_bytes(dtype));
     } else {

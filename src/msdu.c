@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public functions: check arguments, call the pipeline. The only file that knows all stages. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +117,7 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
                           d->name);
     }
     for (uint32_t i = 0; i < p->tensor_count; i++) {
+        assert(p->tensors[i].name != NULL);
         if (strcmp(p->tensors[i].name, d->name) == 0) {
             return msdu__fail(MSDU_ERR_INVALID, "tensor '%s' was added twice", d->name);
         }
@@ -271,16 +273,18 @@ msdu_status msdu_start(msdu_ctx *ctx)
 
 /* --- a step --- */
 
-static msdu_status check_running(const msdu_ctx *ctx)
+/* The context's failure first: it stays the answer until destroy. */
+static msdu_status check_running(msdu_ctx *ctx)
 {
     if (ctx == NULL) {
         return fail_null("ctx");
     }
-    if (!ctx->pipeline.is_started || ctx->pipeline.is_finished) {
+    msdu_status status = msdu__pipeline_status(&ctx->pipeline);
+    if (status == MSDU_OK && (!ctx->pipeline.is_started || ctx->pipeline.is_finished)) {
         return msdu__fail(MSDU_ERR_STATE, "rank %d: the context is not between start and finish",
                           ctx->pipeline.rank);
     }
-    return MSDU_OK;
+    return status;
 }
 
 msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
@@ -294,8 +298,7 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
                           p->rank, id, (int)what);
     }
-    status = msdu__pipeline_status(p);
-    return status == MSDU_OK ? msdu__schedule_ready(p, id, what) : status;
+    return msdu__schedule_ready(p, id, what);
 }
 
 msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
@@ -445,7 +448,8 @@ void msdu_destroy(msdu_ctx *ctx)
     msdu__worker_stop(&p->worker);
     if (p->comm != NULL) {
         if (!p->is_finished && MSDU_BACKEND_HAS(p->backend, abort)) {
-            p->backend->abort(p->comm, MSDU_ERR_PEER_LOST, "it destroyed its context before msdu_finish()");
+            p->backend->abort(p->comm, MSDU_ERR_PEER_LOST,
+                              "it destroyed its context before msdu_finish()");
         }
         p->backend->close(p->comm);
     }

@@ -288,8 +288,8 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
                            msdu__round_stats *stats)
 {
     double step = 0;
-    double link = INFINITY;
-    double latency = INFINITY;
+    double link = (double)INFINITY;
+    double latency = (double)INFINITY;
     stats->loss = 0;
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         const msdu__control *c = &f->control[rank];

@@ -39,8 +39,12 @@ static void sleep_until_kicked(msdu__worker *worker, uint64_t limit_ns)
 static void *worker_main(void *argument)
 {
     msdu__worker *worker = argument;
-    while (!atomic_load(&worker->is_stopping)) {
+    for (;;) {
+        /* before anything is looked at: a kick from here on means another look */
         atomic_store(&worker->is_kicked, false);
+        if (atomic_load(&worker->is_stopping)) {
+            break;
+        }
         uint64_t limit_ns = worker->step(worker->user);
         if (limit_ns > 0) {
             sleep_until_kicked(worker, limit_ns);

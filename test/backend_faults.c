@@ -183,6 +183,23 @@ START_TEST(abort_ends_operations_of_all_ranks_with_its_cause)
 }
 END_TEST
 
+static bool aborts_for_all(struct rank *me)
+{
+    if (me->index == 1) {
+        me->backend->abort(me->comm, MSDU_ERR_NOT_FINITE, "tensor w2: element 7 is NaN");
+        return true;
+    }
+    msdu_status status = reduce_until_failure(me, 0, 5);
+    return rank_expect(me, status, MSDU_ERR_NOT_FINITE, "tensor w2: element 7 is NaN");
+}
+
+START_TEST(abort_passes_on_what_all_ranks_find_by_themselves)
+{
+    struct world world = world_make(3, aborts_for_all);
+    world_run(&world);
+}
+END_TEST
+
 static bool leaves_early(struct rank *me)
 {
     float data[5] = {0};
@@ -222,6 +239,7 @@ TCase *backend_faults(void)
     tcase_add_test(faults, memory_is_left_alone_after_a_failure);
     tcase_add_test(faults, stopped_rank_is_named_at_the_deadline);
     tcase_add_test(faults, open_names_the_rank_that_never_came);
+    tcase_add_test(faults, abort_passes_on_what_all_ranks_find_by_themselves);
     tcase_add_test(faults, abort_ends_operations_of_all_ranks_with_its_cause);
     tcase_add_test(faults, rank_that_leaves_with_operations_in_flight_is_named);
     return faults;

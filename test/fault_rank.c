@@ -32,13 +32,10 @@
 
 #include <msdu/msdu.h>
 
-#define TENSORS      5
-#define RANKS_MOST   8
-#define LR           0.125F
-#define MOMENTUM     0.5F
-#define HALF_WAIT_MS 150 /* the announced half is on its way to the others by then */
+#include "fault_model.h"
 
-static const uint64_t counts[TENSORS] = {700, 33, 1500, 8, 260};
+#define RANKS_MOST   8
+#define HALF_WAIT_MS 150 /* the announced half is on its way to the others by then */
 
 typedef struct plan {
     int steps;
@@ -55,109 +52,16 @@ typedef struct rank_self {
     const plan *plan;
     int rank;
     msdu_ctx *ctx;
-    float *parameter[TENSORS];
-    float *gradient[TENSORS];
-    float *velocity[TENSORS];
-    float *copy[TENSORS]; /* of the parameters, as this rank last made or received them */
-    uint64_t history;     /* hash of the parameters of all steps */
+    fault_model model;
+    uint64_t history; /* hash of the parameters of all steps */
     int step;
     const char *where; /* the call that failed */
 } rank_self;
-
-/* --- the model --- */
 
 static void sleep_ms(int ms)
 {
     struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000L};
     (void)nanosleep(&time, NULL);
-}
-
-/* Between -1 and 1, from numbers alone. */
-static float noise(uint64_t a, uint64_t b, uint64_t c)
-{
-    uint64_t x = a * 0x9e3779b97f4a7c15ULL + b * 0xc2b2ae3d27d4eb4fULL + c * 0x165667b19e3779f9ULL;
-    x ^= x >> 31;
-    x *= 0xd6e8feb86659fd93ULL;
-    x ^= x >> 32;
-    return (float)(x >> 40) / 8388608.0F - 1.0F;
-}
-
-static void compute_gradients(rank_self *self)
-{
-    uint64_t seed = (uint64_t)(self->rank * 1000 + self->step + 1);
-    for (uint64_t t = 0; t < TENSORS; t++) {
-        for (uint64_t i = 0; i < counts[t]; i++) {
-            float target = noise(t, i, (uint64_t)self->rank + 77);
-            self->gradient[t][i] =
-                0.5F * (self->parameter[t][i] - target) + 0.125F * noise(seed, t, i);
-        }
-    }
-}
-
-static void update(rank_self *self, uint64_t t)
-{
-    for (uint64_t i = 0; i < counts[t]; i++) {
-        self->velocity[t][i] = MOMENTUM * self->velocity[t][i] + self->gradient[t][i];
-        self->parameter[t][i] -= LR * self->velocity[t][i];
-    }
-    memcpy(self->copy[t], self->parameter[t], counts[t] * sizeof(float));
-}
-
-static uint64_t hash_parameters(const rank_self *self, uint64_t hash)
-{
-    for (uint64_t t = 0; t < TENSORS; t++) {
-        const unsigned char *bytes = (const unsigned char *)self->parameter[t];
-        for (uint64_t i = 0; i < counts[t] * sizeof(float); i++) {
-            hash = (hash ^ bytes[i]) * 0x100000001b3ULL;
-        }
-    }
-    return hash;
-}
-
-static void keep_copy(const rank_self *self)
-{
-    for (uint64_t t = 0; t < TENSORS; t++) {
-        memcpy(self->copy[t], self->parameter[t], counts[t] * sizeof(float));
-    }
-}
-
-static bool is_copy(const rank_self *self)
-{
-    for (uint64_t t = 0; t < TENSORS; t++) {
-        if (memcmp(self->copy[t], self->parameter[t], counts[t] * sizeof(float)) != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool make_model(rank_self *self)
-{
-    for (uint64_t t = 0; t < TENSORS; t++) {
-        self->parameter[t] = calloc(counts[t] + 1, sizeof(float));
-        self->gradient[t] = calloc(counts[t] + 1, sizeof(float));
-        self->velocity[t] = calloc(counts[t], sizeof(float));
-        self->copy[t] = calloc(counts[t], sizeof(float));
-        if (self->parameter[t] == NULL || self->gradient[t] == NULL || self->velocity[t] == NULL ||
-            self->copy[t] == NULL) {
-            return false;
-        }
-        for (uint64_t i = 0; i < counts[t]; i++) {
-            self->parameter[t][i] = noise(t, i, 5);
-        }
-    }
-    keep_copy(self);
-    return true;
-}
-
-static void free_model(rank_self *self)
-{
-    for (uint64_t t = 0; t < TENSORS; t++) {
-        free(self->parameter[t]);
-        free(self->gradient[t]);
-        free(self->velocity[t]);
-        free(self->copy[t]);
-    }
 }
 
 /* --- accidents --- */
@@ -192,9 +96,9 @@ static void spoil(rank_self *self, msdu_what what)
     bool is_nan = has_fault(self, "nan");
     if (self->step == self->plan->at && what == self->plan->what &&
         (is_nan || has_fault(self, "infinity"))) {
-        float *values = what == MSDU_GRADIENT ? self->gradient[2] : self->parameter[2];
+        float *values = what == MSDU_GRADIENT ? self->model.gradient[2] : self->model.parameter[2];
         values[1000] = is_nan ? NAN : -INFINITY;
-        keep_copy(self);
+        fault_model_keep(&self->model);
     }
 }
 
@@ -205,9 +109,9 @@ static msdu_status add_tensor(rank_self *self, uint64_t t)
     bool is_first = t == 1;
     (void)snprintf(name, sizeof(name), "layer%d.weight", (int)t);
     desc.name = name;
-    desc.parameter = self->parameter[t];
-    desc.gradient = self->gradient[t];
-    desc.count = counts[t];
+    desc.parameter = self->model.parameter[t];
+    desc.gradient = self->model.gradient[t];
+    desc.count = fault_model_count(t);
     if (is_first && has_fault(self, "rename")) {
         desc.name = "another.name";
     }
@@ -218,14 +122,14 @@ static msdu_status add_tensor(rank_self *self, uint64_t t)
         desc.dtype = MSDU_BFLOAT16;
     }
     if (is_first && has_fault(self, "value")) {
-        self->parameter[t][7] += 1.0F;
+        self->model.parameter[t][7] += 1.0F;
     }
     return msdu_tensor_add(self->ctx, &desc, NULL);
 }
 
 static msdu_status add_tensors(rank_self *self)
 {
-    uint64_t count = has_fault(self, "remove") ? TENSORS - 1 : TENSORS;
+    uint64_t count = has_fault(self, "remove") ? FAULT_TENSORS - 1 : FAULT_TENSORS;
     for (uint64_t t = 0; t < count; t++) {
         msdu_status status = add_tensor(self, t);
         if (status != MSDU_OK) {
@@ -237,8 +141,8 @@ static msdu_status add_tensors(rank_self *self)
     }
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
     desc.name = "one.more";
-    desc.gradient = self->gradient[0];
-    desc.parameter = self->parameter[0];
+    desc.gradient = self->model.gradient[0];
+    desc.parameter = self->model.parameter[0];
     desc.count = 1;
     return msdu_tensor_add(self->ctx, &desc, NULL);
 }
@@ -255,8 +159,8 @@ static void print_log(void *user, msdu_log_level level, const char *text)
 static msdu_status announce(rank_self *self, msdu_what what, bool *is_leaving_out)
 {
     spoil(self, what);
-    for (uint32_t t = 0; t < TENSORS; t++) {
-        if (t == TENSORS / 2 && !pass_half(self, what)) {
+    for (uint32_t t = 0; t < FAULT_TENSORS; t++) {
+        if (t == FAULT_TENSORS / 2 && !pass_half(self, what)) {
             *is_leaving_out = true;
             return MSDU_OK;
         }
@@ -270,27 +174,27 @@ static msdu_status announce(rank_self *self, msdu_what what, bool *is_leaving_ou
 
 static msdu_status wait_parameters(rank_self *self)
 {
-    for (uint32_t t = 0; t < TENSORS; t++) {
+    for (uint32_t t = 0; t < FAULT_TENSORS; t++) {
         msdu_status status = msdu_tensor_wait(self->ctx, t, MSDU_PARAMETER);
         if (status != MSDU_OK) {
             return status;
         }
     }
-    self->history = hash_parameters(self, self->history);
-    keep_copy(self);
+    self->history = fault_model_hash(&self->model, self->history);
+    fault_model_keep(&self->model);
     return MSDU_OK;
 }
 
 static msdu_status train_step(rank_self *self, bool *is_leaving_out)
 {
-    compute_gradients(self);
+    fault_model_gradients(&self->model, self->rank, self->step);
     self->where = "ready gradient";
     msdu_status status = announce(self, MSDU_GRADIENT, is_leaving_out);
-    for (uint32_t t = 0; t < TENSORS && status == MSDU_OK && !*is_leaving_out; t++) {
+    for (uint32_t t = 0; t < FAULT_TENSORS && status == MSDU_OK && !*is_leaving_out; t++) {
         self->where = "wait gradient";
         status = msdu_tensor_wait(self->ctx, t, MSDU_GRADIENT);
         if (status == MSDU_OK) {
-            update(self, t);
+            fault_model_update(&self->model, t);
         }
     }
     if (status == MSDU_OK && !*is_leaving_out) {
@@ -360,7 +264,7 @@ static void print_failure(rank_self *self, msdu_status status, const char *text)
 {
     printf("lines.%d %d\n", self->rank, strchr(text, '\n') == NULL ? 1 : 2);
     printf("error.%d %s\n", self->rank, text);
-    printf("params.%d %s\n", self->rank, is_copy(self) ? "kept" : "other");
+    printf("params.%d %s\n", self->rank, fault_model_is_kept(&self->model) ? "kept" : "other");
     if (self->ctx != NULL && status != MSDU_ERR_IO) {
         /* a failed context says the same again */
         msdu_status again = msdu_step(self->ctx);
@@ -378,14 +282,14 @@ static void print_result(rank_self *self, msdu_status status)
     printf("where.%d %s\n", self->rank, self->where);
     printf("step.%d %d\n", self->rank, self->step);
     printf("history.%d %016llx\n", self->rank, (unsigned long long)self->history);
-    printf("hash.%d %016llx\n", self->rank, (unsigned long long)hash_parameters(self, 1));
+    printf("hash.%d %016llx\n", self->rank, (unsigned long long)fault_model_hash(&self->model, 1));
     if (status != MSDU_OK) {
         print_failure(self, status, text);
     }
     if (self->ctx != NULL && self->plan->is_rolled_back) {
         msdu_status back = msdu_rollback(self->ctx);
         printf("rollback.%d %s %016llx\n", self->rank, msdu_status_name(back),
-               (unsigned long long)hash_parameters(self, 1));
+               (unsigned long long)fault_model_hash(&self->model, 1));
     }
     if (self->ctx != NULL && msdu_summary_get(self->ctx, &summary) == MSDU_OK) {
         printf("rounds.%d %llu\n", self->rank, (unsigned long long)summary.rounds);
@@ -400,7 +304,8 @@ static void *rank_main(void *user)
     bool is_leaving = false;
     self->where = "memory";
     self->history = 1;
-    msdu_status status = make_model(self) ? run(self, &is_leaving) : MSDU_ERR_NO_MEMORY;
+    msdu_status status =
+        fault_model_make(&self->model) ? run(self, &is_leaving) : MSDU_ERR_NO_MEMORY;
     if (is_leaving) {
         printf("left.%d %d\n", self->rank, self->step);
     } else {
@@ -408,7 +313,7 @@ static void *rank_main(void *user)
     }
     msdu_destroy(self->ctx);
     printf("ended.%d\n", self->rank);
-    free_model(self);
+    fault_model_free(&self->model);
     return NULL;
 }
 

@@ -14,7 +14,7 @@
 #define MEETING_LATE 7     /* with delayed results: 0, 3, 7, 11 */
 #define KILLS        5
 #define NOBODY       (-1)
-#define DEADLINE_MS  2000 /* where a deadline is what ends the wait */
+#define DEADLINE_MS  2500 /* where a deadline is what ends the wait */
 
 static const char *const wires[] = {"float32", "bfloat16", "float16", "int8", "int4", "ternary"};
 

@@ -74,6 +74,7 @@ struct msdu_comm final : public msdu_gloo::Owner {
     static uint64_t progress(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out);
     static void failed(void *user);
     void note(msdu_status status, const char *text);
+    void give_up(const std::string &what);
 
     msdu__hub *hub_ = nullptr;
     msdu__hub_watch watch_;
@@ -128,19 +129,30 @@ void msdu_comm::connect()
             lanes_.push_back(std::make_unique<Lane>(*host, *this, std::move(context)));
         }
     } catch (const Failure &failure) {
-        msdu__hub_abort(hub_, MSDU_ERR_PEER_LOST,
-                        failure.what()[0] != '\0' ? failure.what() : "it could not connect");
+        give_up(failure.what());
         throw;
     } catch (const std::exception &error) {
-        char text[MSDU__HUB_TEXT_BYTES];
-        const msdu_status verdict = msdu__hub_verdict(hub_, kVerdictNs, text);
-        msdu__hub_abort(hub_, MSDU_ERR_PEER_LOST, msdu_gloo::plain_text(error.what()).c_str());
-        if (verdict != MSDU_OK) {
-            throw Failure(verdict, text);
-        }
+        give_up(msdu_gloo::plain_text(error.what()));
         throw;
     }
     msdu__hub_watch_set(hub_, &watch_);
+    const std::string text = "gloo " GLOO_VERSION_TEXT ": " + std::to_string(host->ranks) +
+                             " ranks, " + std::to_string(host->lanes) + " lanes, this one at " +
+                             msdu__hub_address(hub_);
+    if (host->log != nullptr) {
+        host->log(host->user, MSDU_LOG_INFO, text.c_str());
+    }
+}
+
+/* Connecting failed: if another rank is the cause, the hub says so; else the others are told. */
+void msdu_comm::give_up(const std::string &what)
+{
+    char text[MSDU__HUB_TEXT_BYTES];
+    const msdu_status status = msdu__hub_verdict(hub_, kVerdictNs, text);
+    if (status != MSDU_OK) {
+        throw Failure(status, text);
+    }
+    msdu__hub_abort(hub_, MSDU_ERR_PEER_LOST, what.empty() ? "it could not connect" : what.c_str());
 }
 
 /* Keep the first cause. */

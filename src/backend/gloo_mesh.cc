@@ -2,6 +2,7 @@
 /* Gloo's connections between all ranks, made through the hub. The only file that knows versions. */
 #include "gloo_mesh.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -26,6 +27,7 @@ namespace
 {
 
 constexpr uint64_t kNsPerMs = 1000000;
+constexpr std::chrono::milliseconds kConnectMin(200);
 constexpr uint64_t kCheckSlot = UINT64_C(0x6d73647500000000); /* used once, before all others */
 
 bool is_set(const char *text)
@@ -127,10 +129,19 @@ struct Check {
     std::unique_ptr<gloo::transport::UnboundBuffer> recv;
 };
 
-[[noreturn]] void refuse(int peer)
+/* Wait for a peer's badge and compare. */
+void check_badge(const msdu_host &host, const Check &check, int peer)
 {
-    throw Failure(MSDU_ERR_DENIED, "gloo: the data connection to rank " + std::to_string(peer) +
-                                       " does not end at the rank that was admitted");
+    const std::string name = "gloo: the data connection to rank " + std::to_string(peer);
+    try {
+        (void)check.recv->waitRecv(deadline(host));
+        (void)check.send->waitSend(deadline(host));
+    } catch (const std::exception &error) {
+        throw Failure(MSDU_ERR_BACKEND, name + " fails: " + plain_text(error.what()));
+    }
+    if (check.seen != check.wanted) {
+        throw Failure(MSDU_ERR_DENIED, name + " does not end at the rank that was admitted");
+    }
 }
 
 /* A process that got into Gloo's own listener cannot show the badge of an admitted rank. */
@@ -150,14 +161,8 @@ void check_peers(const msdu_host &host, msdu__hub *hub, const Context &context, 
         check.send->send(peer, kCheckSlot);
     }
     for (int peer = 0; peer < host.ranks; peer++) {
-        Check &check = checks[static_cast<size_t>(peer)];
-        if (peer == host.rank) {
-            continue;
-        }
-        const bool is_whole =
-            check.recv->waitRecv(deadline(host)) && check.send->waitSend(deadline(host));
-        if (!is_whole || check.seen != check.wanted) {
-            refuse(peer);
+        if (peer != host.rank) {
+            check_badge(host, checks[static_cast<size_t>(peer)], peer);
         }
     }
 }
@@ -239,7 +244,8 @@ Context make_context(const msdu_host &host, msdu__hub *hub, Device &device, uint
 {
     const auto context = std::make_shared<gloo::rendezvous::Context>(host.rank, host.ranks);
     const std::shared_ptr<gloo::rendezvous::Store> store = std::make_shared<HubStore>(hub, lane);
-    context->setTimeout(deadline(host));
+    /* Gloo waits five times this long for a connection; later waits bring their own limit. */
+    context->setTimeout(std::max(deadline(host) / 5, kConnectMin));
     connect_mesh(*context, store, device, 0);
     check_peers(host, hub, context, lane);
     return context;

@@ -16,6 +16,7 @@
 #define GRACE_NS     UINT64_C(3000000000) /* rank 0's verdict comes this much after a deadline */
 #define RETRY_MIN_NS UINT64_C(10000000)
 #define RETRY_MAX_NS UINT64_C(250000000)
+#define REMIND_NS    UINT64_C(10000000000) /* a rank that waits longer says so once */
 #define SPAN_BYTES   32
 
 static uint64_t earlier(uint64_t left, uint64_t right)
@@ -180,8 +181,22 @@ static msdu_status try_once(struct msdu__hub *hub, uint64_t until_ns, char cause
     return status;
 }
 
+/* Say once, while there is still time to do something, what this rank waits for. */
+static void remind(const msdu_host *host, uint64_t *remind_ns, const char *cause)
+{
+    char text[MSDU__HUB_TEXT_BYTES];
+    if (msdu__net_now() < *remind_ns || host->log == NULL) {
+        return;
+    }
+    *remind_ns = UINT64_MAX;
+    (void)snprintf(text, sizeof(text), "rendezvous %.160s: still waiting for rank 0: %.200s",
+                   host->rendezvous, cause);
+    host->log(host->user, MSDU_LOG_WARN, text);
+}
+
 static msdu_status open_other(struct msdu__hub *hub)
 {
+    uint64_t remind_ns = msdu__net_now() + REMIND_NS;
     char cause[MSDU__CAUSE_BYTES] = "";
     char what[96];
     char span[SPAN_BYTES];
@@ -202,6 +217,7 @@ static msdu_status open_other(struct msdu__hub *hub)
             (void)snprintf(what, sizeof(what), "rank 0 was not reached within %s", span);
             return fail_place(hub->host, MSDU_ERR_TIMEOUT, what, cause);
         }
+        remind(hub->host, &remind_ns, cause);
         msdu__net_sleep(pause_ns);
         pause_ns = earlier(2 * pause_ns, RETRY_MAX_NS);
     }
@@ -335,8 +351,11 @@ msdu_status msdu__hub_get(msdu__hub *hub, const char *key, void **data_out, size
     hub->value = NULL;
     hub->key[0] = '\0';
     msdu_status status = hub->status != MSDU_OK ? hub->status : MSDU_ERR_TIMEOUT;
-    (void)snprintf(text, sizeof(text), "%s",
-                   hub->status != MSDU_OK ? hub->text : "no rank set an expected key in time");
+    if (hub->status != MSDU_OK) {
+        memcpy(text, hub->text, sizeof(text));
+    } else {
+        (void)snprintf(text, sizeof(text), "rendezvous: no rank set \"%.128s\" in time", key);
+    }
     (void)pthread_mutex_unlock(&hub->lock);
     if (value == NULL) {
         return hub->host->fail(status, text);
@@ -348,7 +367,7 @@ msdu_status msdu__hub_get(msdu__hub *hub, const char *key, void **data_out, size
 void msdu__hub_abort(msdu__hub *hub, msdu_status status, const char *why)
 {
     char text[MSDU__HUB_TEXT_BYTES];
-    char said[MSDU__KEY_BYTES / 2];
+    char said[MSDU__KEY_BYTES];
     (void)snprintf(said, sizeof(said), "%d %s", (int)status, why);
     (void)msdu__client_say(hub, MSDU__SAY_ABORT, said, strlen(said) + 1);
     (void)snprintf(text, sizeof(text), "rank %" PRId32 " was lost (it aborted: %s)",

@@ -338,6 +338,18 @@ static void expire_join(struct msdu__server *server)
                  server->host->job, span);
 }
 
+static void remind_join(struct msdu__server *server)
+{
+    char names[NAMES_BYTES];
+    char text[MSDU__HUB_TEXT_BYTES];
+    server->remind_ns = UINT64_MAX;
+    (void)msdu__rank_list(server->was_admitted, false, server->host->ranks, names, sizeof(names));
+    (void)snprintf(text, sizeof(text), "rendezvous: still waiting for %s", names);
+    if (server->host->log != NULL) {
+        server->host->log(server->host->user, MSDU_LOG_WARN, text);
+    }
+}
+
 static void expire_stall(struct msdu__server *server)
 {
     char span[SPAN_BYTES];
@@ -353,8 +365,11 @@ static void expire_stall(struct msdu__server *server)
 
 void msdu__serve_tick(struct msdu__server *server, uint64_t now_ns)
 {
-    if (!server->has_started && !server->has_verdict && now_ns >= server->join_until_ns) {
+    bool is_joining = !server->has_started && !server->has_verdict;
+    if (is_joining && now_ns >= server->join_until_ns) {
         expire_join(server);
+    } else if (is_joining && now_ns >= server->remind_ns) {
+        remind_join(server);
     }
     if (server->stall_until_ns != 0 && !server->has_verdict && now_ns >= server->stall_until_ns) {
         expire_stall(server);

@@ -274,6 +274,7 @@ msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd
     server->stop_fd = -1;
     memcpy(server->id, id, sizeof(server->id));
     server->join_until_ns = msdu__net_now() + host->deadline_ns;
+    server->remind_ns = msdu__net_now() + MSDU__REMIND_NS;
     if (!server_fill(server) || !msdu__conn_open(&server->conns[0], self_fd)) {
         (void)close(self_fd);
         server_free(server);

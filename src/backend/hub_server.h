@@ -47,11 +47,12 @@ struct msdu__verdict {
 
 #define MSDU__KEY_BYTES     512
 #define MSDU__MESSAGE_BYTES (MSDU__KEY_BYTES + MSDU__HUB_VALUE_BYTES) /* longest body */
-#define MSDU__PENDING_MAX   64                   /* most connections not yet admitted */
-#define MSDU__STORE_BYTES   ((size_t)256 << 20)  /* most bytes of all values */
-#define MSDU__STALLS_MAX    8                    /* most questions about stalls at once */
-#define MSDU__HANDSHAKE_NS  UINT64_C(5000000000) /* longest handshake */
-#define MSDU__COLLECT_NS    UINT64_C(1000000000) /* longest wait for answers to ASK */
+#define MSDU__PENDING_MAX   64                    /* most connections not yet admitted */
+#define MSDU__STORE_BYTES   ((size_t)256 << 20)   /* most bytes of all values */
+#define MSDU__STALLS_MAX    8                     /* most questions about stalls at once */
+#define MSDU__HANDSHAKE_NS  UINT64_C(5000000000)  /* longest handshake */
+#define MSDU__REMIND_NS     UINT64_C(10000000000) /* rank 0 says once who is missing */
+#define MSDU__COLLECT_NS    UINT64_C(1000000000)  /* longest wait for answers to ASK */
 
 enum msdu__conn_state { MSDU__CONN_FREE, MSDU__CONN_HELLO, MSDU__CONN_PROOF, MSDU__CONN_RANK };
 
@@ -93,7 +94,8 @@ struct msdu__server {
     uint8_t id[MSDU__ID_BYTES];
     uint8_t nonce[MSDU__HUB_NONCE_BYTES];
     uint64_t join_until_ns;
-    bool has_started; /* all ranks were admitted */
+    uint64_t remind_ns; /* when to say who has not joined yet */
+    bool has_started;   /* all ranks were admitted */
     bool has_verdict;
     struct msdu__verdict verdict;
     struct msdu__conn *conns; /* ranks + MSDU__PENDING_MAX */

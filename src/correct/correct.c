@@ -9,10 +9,8 @@
 
 #include "rules.h"
 
-static const msdu__rule *const rules[] = {
-    &msdu__rule_average, &msdu__rule_elastic, &msdu__rule_delayed,
-    &msdu__rule_blend,   &msdu__rule_outer,   &msdu__rule_clip,
-};
+#define RULE_ENTRY(name) &msdu__rule_##name,
+static const msdu__rule *const rules[] = {MSDU__RULES(RULE_ENTRY)};
 
 #define RULE_COUNT (sizeof(rules) / sizeof(rules[0]))
 

@@ -15,11 +15,8 @@
  * the round after it measures what it gained. */
 #define LATENCY_SHARE_MAX 0.75
 
-/* One line each; the first is the default. */
-static const msdu__policy *const policies[] = {
-    &msdu__policy_divergence, &msdu__policy_fixed,      &msdu__policy_qsr,
-    &msdu__policy_plateau,    &msdu__policy_post_local,
-};
+#define POLICY_ENTRY(name) &msdu__policy_##name,
+static const msdu__policy *const policies[] = {MSDU__POLICIES(POLICY_ENTRY)};
 
 const msdu__policy *msdu__policy_at(uint32_t index)
 {

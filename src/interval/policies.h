@@ -5,11 +5,18 @@
 
 #include "interval.h"
 
-extern const msdu__policy msdu__policy_divergence;
-extern const msdu__policy msdu__policy_fixed;
-extern const msdu__policy msdu__policy_qsr;
-extern const msdu__policy msdu__policy_plateau;
-extern const msdu__policy msdu__policy_post_local;
+/* A line here registers msdu__policy_<name> of <name>.c; the build reads this list too. The first
+ * is the default. */
+#define MSDU__POLICIES(X)                                                                          \
+    X(divergence)                                                                                  \
+    X(fixed)                                                                                       \
+    X(qsr)                                                                                         \
+    X(plateau)                                                                                     \
+    X(post_local)
+
+#define MSDU__POLICY_EXTERN(name) extern const msdu__policy msdu__policy_##name;
+MSDU__POLICIES(MSDU__POLICY_EXTERN)
+#undef MSDU__POLICY_EXTERN
 
 /* In warm-up: decides h = 1 on the widest wire and returns true. */
 bool msdu__interval_warm_up(const msdu__interval_args *args, const msdu__round_stats *stats,

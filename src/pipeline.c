@@ -150,18 +150,21 @@ static bool take_command(msdu__pipeline *p, uint32_t value)
     return msdu__round_drain(p);
 }
 
+/* Returns after each captured slice, so that it can leave before the next is read. */
 static bool take_ready(msdu__pipeline *p)
 {
     const uint32_t commands = ~MSDU__COMMAND_VALUE;
     uint32_t value = 0;
     bool did = false;
-    while (msdu__ready_peek(&p->ready, &value)) {
+    bool has_captured = false;
+    while (!has_captured && msdu__ready_peek(&p->ready, &value)) {
         if ((value & commands) != 0) {
             if (!take_command(p, value)) {
                 break;
             }
         } else if (p->runs[value].state == MSDU__RUN_OPEN) {
             capture(p, value);
+            has_captured = true;
         } else {
             assert(p->is_accumulated);
             msdu__domain_local(p, value);

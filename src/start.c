@@ -54,8 +54,22 @@ static bool has_all(const msdu__pipeline *p, bool is_gradient)
     return true;
 }
 
+static bool has_model(const msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        if (p->tensors[i].role == MSDU_ROLE_MODEL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static msdu_status choose_domain(msdu__pipeline *p)
 {
+    if (!has_model(p)) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: there is no model tensor, only state",
+                          p->rank);
+    }
     bool has_gradients = has_all(p, true);
     bool has_parameters = has_all(p, false);
     int64_t domain = p->settings.domain;
@@ -122,6 +136,24 @@ static void cut_role(msdu__pipeline *p, int32_t role, const msdu__slicer_args *a
     p->slicing.arena_bytes += (part.arena_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
+/* Fewer slices than fragments: a fragment without model slices would meet for nothing. */
+static void drop_empty_fragments(msdu__pipeline *p)
+{
+    bool is_used[MSDU__FRAGMENTS_MAX] = {false};
+    uint32_t number[MSDU__FRAGMENTS_MAX] = {0};
+    uint32_t count = 0;
+    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
+        is_used[p->slicing.slices[slice].fragment] = true;
+    }
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        number[i] = is_used[i] ? count++ : 0;
+    }
+    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+        p->slicing.slices[slice].fragment = number[p->slicing.slices[slice].fragment];
+    }
+    p->fragment_count = count;
+}
+
 static msdu_status cut_tensors(msdu__pipeline *p)
 {
     msdu__slicer_args args = {
@@ -151,6 +183,7 @@ static msdu_status cut_tensors(msdu__pipeline *p)
     cut_role(p, MSDU_ROLE_MODEL, &args, list, ids);
     p->slice_bound = p->slicing.slice_count;
     cut_role(p, MSDU_ROLE_STATE, &args, list, ids);
+    drop_empty_fragments(p);
     status = MSDU_OK;
 
 err_free:

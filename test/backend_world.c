@@ -162,7 +162,7 @@ static void *rank_main(void *argument)
 static void run_threads(struct world *world)
 {
     static struct rank ranks[WORLD_RANKS_MAX];
-    pthread_t threads[WORLD_RANKS_MAX];
+    pthread_t threads[WORLD_RANKS_MAX] = {0};
     for (int32_t i = 0; i < world->ranks; i++) {
         rank_init(&ranks[i], world, i);
         if (i != world->absent) {

@@ -170,8 +170,10 @@ int job_port(const struct job *job)
             nap();
             continue;
         }
-        if (fscanf(file, "msdu1 127.0.0.1 %d", &port) != 1) {
-            port = 0;
+        char line[128] = "";
+        const char *start = "msdu1 127.0.0.1 ";
+        if (fgets(line, sizeof(line), file) != NULL && strncmp(line, start, strlen(start)) == 0) {
+            port = (int)strtol(line + strlen(start), NULL, 10);
         }
         (void)fclose(file);
     }

@@ -2,7 +2,6 @@
 /* A job of real processes: fork and exec, pipes, limits; kills its own children only. */
 #include "processes.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,13 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define POLL_MS    20
 #define WORD_BYTES 1024
+#define JOBS_MOST  4
+
+static job *jobs[JOBS_MOST];
 
 static long now_ms(void)
 {
@@ -28,59 +29,18 @@ static long now_ms(void)
     return (long)time.tv_sec * 1000 + (long)time.tv_nsec / 1000000;
 }
 
-void job_beside(const char *name, char path_out[PATH_MAX])
-{
-    char own[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
-    own[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(own, '/');
-    int folder = slash == NULL ? 0 : (int)(slash - own);
-    if (snprintf(path_out, PATH_MAX, "%.*s/%s", folder, own, name) >= PATH_MAX) {
-        path_out[0] = '\0';
-    }
-}
-
-static void module_folder(char path_out[PATH_MAX])
-{
-    const char *given = getenv("MSDU_MODULE_PATH");
-    if (given != NULL && given[0] != '\0') {
-        (void)snprintf(path_out, PATH_MAX, "%s", given);
-    } else {
-        job_beside("../lib", path_out);
-    }
-}
-
-bool job_is_possible(void)
-{
-    char folder[PATH_MAX];
-    char path[PATH_MAX + 32];
-    module_folder(folder);
-    (void)snprintf(path, sizeof(path), "%s/libmsdu_gloo.so", folder);
-    if (access(path, R_OK) == 0) {
-        return true;
-    }
-    printf("skipped: no backend module %s (option MSDU_WITH_GLOO)\n", path);
-    return false;
-}
-
-int job_free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof(address);
-    int port = -1;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && bind(fd, (const struct sockaddr *)&address, bytes) == 0 &&
-        getsockname(fd, (struct sockaddr *)&address, &bytes) == 0) {
-        port = ntohs(address.sin_port);
-    }
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    return port;
-}
-
 /* --- making a job --- */
+
+static void remember(job *j)
+{
+    for (int i = 0; i < JOBS_MOST; i++) {
+        if (jobs[i] == NULL) {
+            jobs[i] = j;
+            return;
+        }
+    }
+    abort();
+}
 
 job *job_new(int count)
 {
@@ -89,6 +49,7 @@ job *job_new(int count)
     if (j == NULL || count > JOB_RANKS_MOST) {
         abort();
     }
+    remember(j);
     j->count = count;
     (void)snprintf(j->folder, sizeof(j->folder), "/tmp/msdu-test-XXXXXX");
     if (mkdtemp(j->folder) == NULL) {
@@ -96,7 +57,7 @@ job *job_new(int count)
         abort();
     }
     job_beside("fault_rank", j->program);
-    module_folder(modules);
+    job_module_folder(modules);
     job_set(j, JOB_ALL, "MSDU_MODULE_PATH=%s", modules);
     job_set(j, JOB_ALL, "MSDU_RANKS=%d", count);
     job_set(j, JOB_ALL, "MSDU_RENDEZVOUS=file://%s", j->folder);
@@ -371,7 +332,19 @@ void job_free(job *j)
         }
     }
     remove_folder(j->folder);
+    for (int i = 0; i < JOBS_MOST; i++) {
+        jobs[i] = jobs[i] == j ? NULL : jobs[i];
+    }
     free(j);
+}
+
+void job_free_all(void)
+{
+    for (int i = 0; i < JOBS_MOST; i++) {
+        if (jobs[i] != NULL) {
+            job_free(jobs[i]);
+        }
+    }
 }
 
 /* --- what ranks said --- */

@@ -46,6 +46,8 @@ bool job_is_possible(void);
 job *job_new(int count);
 /* Kill what still runs, wait for it, remove the folder. */
 void job_free(job *j);
+/* The same for all jobs there are: a test that failed left before its job_free(). */
+void job_free_all(void);
 
 /* Environment variable "NAME=value" of a rank or of JOB_ALL; the last one counts. */
 void job_set(job *j, int rank, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -70,6 +72,8 @@ bool job_exited(const job *j, int rank, int code);
 
 /* A folder beside the running test's program, such as "../lib". */
 void job_beside(const char *name, char path_out[PATH_MAX]);
+/* Where backend modules are: MSDU_MODULE_PATH, else beside the test's folder. */
+void job_module_folder(char path_out[PATH_MAX]);
 /* A TCP port of the loopback address that nobody used a moment ago; -1: none. */
 int job_free_port(void);
 

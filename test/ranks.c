@@ -239,6 +239,9 @@ static bool add_tensors(ranks_self *self)
         desc.dtype = tensor->dtype;
         desc.role = tensor->role;
         desc.priority = tensor->priority;
+        if (job->described != NULL) {
+            job->described(self, t, &desc);
+        }
         if (!is_ok(self, msdu_tensor_add(self->ctx, &desc, NULL))) {
             return false;
         }
@@ -300,10 +303,15 @@ static void *rank_main(void *argument)
     config.rank = self->rank;
     config.backend = "local";
     config.deadline_ms = config.deadline_ms > 0 ? config.deadline_ms : 30000;
+    if (self->job->configured != NULL) {
+        self->job->configured(self, &config);
+    }
     if (!is_ok(self, msdu_create(&config, &self->ctx))) {
         return NULL;
     }
-    (void)train(self);
+    if (!train(self) && self->job->failed != NULL) {
+        self->job->failed(self);
+    }
     self->summary.size = sizeof(self->summary);
     (void)is_ok(self, msdu_summary_get(self->ctx, &self->summary));
     msdu_destroy(self->ctx);

@@ -49,11 +49,14 @@ typedef struct ranks_job {
     bool needs_lr;              /* tell the library lr_at() at every step */
     bool is_unfinished;         /* leave without msdu_finish() */
     double (*lr_at)(const struct ranks_job *job, int step); /* NULL: config.lr */
-    /* Called by every rank, if not NULL: after create; before every backward pass; after the last
-     * step. */
+    /* Called by every rank, if not NULL: before create; after create; before a tensor is added;
+     * before every backward pass; after the last step; after a failure. */
+    void (*configured)(const ranks_self *self, msdu_config *config);
     void (*created)(ranks_self *self);
+    void (*described)(const ranks_self *self, uint32_t tensor, msdu_tensor_desc *desc);
     void (*stepped)(ranks_self *self, int step);
     void (*ended)(ranks_self *self);
+    void (*failed)(ranks_self *self);
     void *user;
 } ranks_job;
 

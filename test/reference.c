@@ -352,8 +352,7 @@ static void compute_gradients(simulation *s, int step)
 {
     for (int rank = 0; rank < s->job->ranks; rank++) {
         for (uint64_t i = 0; i < s->elements; i++) {
-            s->g[rank][i] =
-                ranks_gradient(s->job, rank, step, s->dtype[i], i, s->w[rank][i]);
+            s->g[rank][i] = ranks_gradient(s->job, rank, step, s->dtype[i], i, s->w[rank][i]);
         }
     }
 }
@@ -431,8 +430,8 @@ static void describe_schedule(simulation *s)
         s->fragment_count = is_more ? s->fragment_of[i] + 1 : s->fragment_count;
     }
     for (int k = 0; k < FRAGMENTS_MOST; k++) {
-        s->fragments[k] = (fragment){
-            .sync = s->is_gradient ? 0 : k, .apply = -1, .last = -1, .interval = 1};
+        s->fragments[k] =
+            (fragment){.sync = s->is_gradient ? 0 : k, .apply = -1, .last = -1, .interval = 1};
     }
     memcpy(s->anchor, s->w[0], s->elements * sizeof(double));
 }

@@ -205,6 +205,7 @@ static TCase *add_case(Suite *suite, const char *name)
 {
     TCase *cases = tcase_create(name);
     tcase_set_timeout(cases, 90);
+    tcase_add_checked_fixture(cases, NULL, job_free_all);
     suite_add_tcase(suite, cases);
     return cases;
 }

@@ -326,6 +326,7 @@ static TCase *add_case(Suite *suite, const char *name)
 {
     TCase *cases = tcase_create(name);
     tcase_set_timeout(cases, 60);
+    tcase_add_checked_fixture(cases, NULL, job_free_all);
     suite_add_tcase(suite, cases);
     return cases;
 }

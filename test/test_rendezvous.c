@@ -388,10 +388,6 @@ START_TEST(all_ranks_meet_by_redis)
 {
     struct job job;
     int port = free_port();
-    if (system("command -v redis-server > /dev/null") != 0) {
-        (void)printf("all_ranks_meet_by_redis is skipped: there is no redis-server\n");
-        return;
-    }
     job_make(&job, 3);
     pid_t pid = start_redis(port, job.folder);
     ck_assert_int_gt(pid, 0);
@@ -407,6 +403,11 @@ START_TEST(all_ranks_meet_by_redis)
             break;
         }
         msdu__net_sleep(SECOND_NS / 50);
+        if (waitpid(pid, NULL, WNOHANG) == pid) {
+            (void)printf("all_ranks_meet_by_redis is skipped: redis-server does not start\n");
+            ck_assert_int_eq(rmdir(job.folder), 0);
+            return;
+        }
     }
     job_open(&job);
     for (int32_t rank = 0; rank < job.ranks; rank++) {

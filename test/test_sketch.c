@@ -18,7 +18,8 @@ static float uniform(void)
     return (float)(state >> 40) / (float)(1 << 24) - 0.5F;
 }
 
-/* Vectors with a common part and a part of their own; the latter's variance over ranks is returned. */
+/* Vectors with a common part and a part of their own; the latter's variance over ranks is returned.
+ */
 static double make_vectors(float common, float own, float x[RANKS][COUNT])
 {
     double variance = 0;

@@ -86,11 +86,11 @@ END_TEST
 START_TEST(types_may_be_mixed)
 {
     static const ranks_tensor mixed[] = {
-        {.count = 300, .dtype = MSDU_FLOAT16},   {.count = 7, .dtype = MSDU_FLOAT64},
-        {.count = 33, .dtype = MSDU_FLOAT64},    {.count = 1000, .dtype = MSDU_BFLOAT16},
-        {.count = 5000, .dtype = MSDU_FLOAT64},  {.count = 256, .dtype = MSDU_FLOAT32},
-        {.count = 3000, .dtype = MSDU_FLOAT16},  {.count = 5, .dtype = MSDU_FLOAT16},
-        {.count = 5, .dtype = MSDU_BFLOAT16},    {.count = 11, .dtype = MSDU_BFLOAT16},
+        {.count = 300, .dtype = MSDU_FLOAT16},  {.count = 7, .dtype = MSDU_FLOAT64},
+        {.count = 33, .dtype = MSDU_FLOAT64},   {.count = 1000, .dtype = MSDU_BFLOAT16},
+        {.count = 5000, .dtype = MSDU_FLOAT64}, {.count = 256, .dtype = MSDU_FLOAT32},
+        {.count = 3000, .dtype = MSDU_FLOAT16}, {.count = 5, .dtype = MSDU_FLOAT16},
+        {.count = 5, .dtype = MSDU_BFLOAT16},   {.count = 11, .dtype = MSDU_BFLOAT16},
     };
     for (int ranks = 1; ranks <= 4; ranks++) {
         ranks_job job = plain_job(ranks, 8);

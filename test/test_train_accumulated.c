@@ -42,9 +42,8 @@ static void set_optimizer(ranks_job *job, int index)
         double weight_decay;
         const char *nesterov;
     } optimizers[] = {
-        {0, 0, 0, "no"},        {0.9, 0, 0, "no"},       {0.9, 0, 0, "yes"},
-        {0.9, 0.3, 0, "no"},    {0, 0, 0.05, "no"},      {0.8, 0, 0.05, "yes"},
-        {0.95, 0.5, 0.1, "no"},
+        {0, 0, 0, "no"},    {0.9, 0, 0, "no"},     {0.9, 0, 0, "yes"},     {0.9, 0.3, 0, "no"},
+        {0, 0, 0.05, "no"}, {0.8, 0, 0.05, "yes"}, {0.95, 0.5, 0.1, "no"},
     };
     job->config.momentum = optimizers[index].momentum;
     job->config.dampening = optimizers[index].dampening;
@@ -115,7 +114,8 @@ static double falling_lr(const ranks_job *job, int step)
     return job->config.lr / (1.0 + 0.1 * step);
 }
 
-/* Without momentum a change of the rate is exact; a momentum buffer mixes rates of several steps. */
+/* Without momentum a change of the rate is exact; a momentum buffer mixes rates of several steps.
+ */
 START_TEST(follows_the_learning_rate)
 {
     ranks_job job = accumulated_job(3, 4);

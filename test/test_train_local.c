@@ -80,7 +80,7 @@ END_TEST
 
 START_TEST(every_correction_is_applied)
 {
-    static const char *const chains[] = {"average", "elastic", "blend",         "delayed",
+    static const char *const chains[] = {"average", "elastic",       "blend",      "delayed",
                                          "outer",   "outer,elastic", "outer,blend"};
     for (int k = 0; k < 7; k++) {
         ranks_job job = local_job(3, 4, overlaps[_i]);

@@ -44,11 +44,16 @@ class Owner
  *
  * An allreduce is a direct reduce-scatter and all-gather: rank j receives block part j of all
  * ranks, adds them in rank order, and sends the sum to all. The bits are equal on all ranks because
- * each element is summed once. Measured against gloo::allreduce on loopback, 2 cores, Gloo of 2022,
- * best of n in microseconds, ring / bcube / this with slices of 4 MiB on 2 lanes: 2 ranks:  64 KiB
- * 202 / 157 / 118    1 MiB  405 / 320 / 334    64 MiB  38347 / 49771 / 31854 4 ranks:  64 KiB  766
- * / 358 / 274    1 MiB 1581 / 896 / 962    64 MiB  81754 / 125269 / 78390 so it is used for all
- * sizes. (Slices of 1 MiB take a tenth more, of 256 KiB three times as much.)
+ * each element is summed once. Against gloo::allreduce (2022) on loopback of a busy machine with 2
+ * cores, best of n in microseconds, ring, bcube, and this in slices of 4 MiB on 2 lanes:
+ * - 2 ranks, 64 KiB: 156, 139, 118
+ * - 2 ranks, 1 MiB: 382, 275, 335
+ * - 2 ranks, 64 MiB: 33659, 57702, 30159
+ * - 4 ranks, 64 KiB: 766, 358, 274
+ * - 4 ranks, 1 MiB: 1581, 896, 962
+ * - 4 ranks, 64 MiB: 81754, 125269, 78390
+ *
+ * So it is used for all sizes. Slices of 1 MiB take a tenth more, of 256 KiB three times as much.
  *
  * Memory: two blocks of scratch per lane, made by the constructor. Gloo itself allocates a few
  * small nodes (queues and maps by slot) for every send and receive; this file allocates nothing

@@ -242,7 +242,7 @@ Device make_device(const msdu_host &host, const char *address)
 
 Context make_context(const msdu_host &host, msdu__hub *hub, Device &device, uint32_t lane)
 {
-    const auto context = std::make_shared<gloo::rendezvous::Context>(host.rank, host.ranks);
+    auto context = std::make_shared<gloo::rendezvous::Context>(host.rank, host.ranks);
     const std::shared_ptr<gloo::rendezvous::Store> store = std::make_shared<HubStore>(hub, lane);
     /* Gloo waits five times this long for a connection; later waits bring their own limit. */
     context->setTimeout(std::max(deadline(host) / 5, kConnectMin));

@@ -140,11 +140,12 @@ static bool parse_notice(const char *notice, struct msdu__found *found, char *ca
         return false;
     }
     for (size_t i = 0; i < MSDU__ID_BYTES; i++) {
-        unsigned one = 0;
-        if (sscanf(hex + 2 * i, "%2x", &one) != 1) {
+        const char digits[] = {hex[2 * i], hex[2 * i + 1], '\0'};
+        char *end = NULL;
+        found->id[i] = (uint8_t)strtoul(digits, &end, 16);
+        if (*end != '\0') {
             return false;
         }
-        found->id[i] = (uint8_t)one;
     }
     found->has_id = true;
     found->count = msdu__net_resolve(host, port, found->addresses, MSDU__FIND_ADDRESSES, &reason);

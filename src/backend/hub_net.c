@@ -274,9 +274,7 @@ bool msdu__net_send(int fd, const void *data, size_t bytes, uint64_t until_ns)
         if (sent > 0) {
             at += sent;
             bytes -= (size_t)sent;
-        } else if (errno != EINTR && errno != EAGAIN) {
-            return false;
-        } else if (!wait_ready(fd, POLLOUT, until_ns)) {
+        } else if ((errno != EINTR && errno != EAGAIN) || !wait_ready(fd, POLLOUT, until_ns)) {
             return false;
         }
     }
@@ -294,9 +292,7 @@ bool msdu__net_recv(int fd, void *data, size_t bytes, uint64_t until_ns)
         } else if (got == 0) {
             errno = 0;
             return false;
-        } else if (errno != EINTR && errno != EAGAIN) {
-            return false;
-        } else if (!wait_ready(fd, POLLIN, until_ns)) {
+        } else if ((errno != EINTR && errno != EAGAIN) || !wait_ready(fd, POLLIN, until_ns)) {
             return false;
         }
     }

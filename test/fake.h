@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Backends for tests. `fake` is one rank whose peers are made up: it fails, delays and reorders on
+ * demand. `recorder` is the backend "local" that writes down what was started, and dawdles.
+ */
+#ifndef TEST_FAKE_H
+#define TEST_FAKE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <msdu/backend.h>
+
+/* Behaviour and counters of the fake backend; one at a time. */
+typedef struct fake_state {
+    uint64_t fail_start; /* the n-th start fails, from 1; 0: none */
+    uint64_t fail_test;
+    msdu_status fail_status;
+    uint64_t polls_most; /* a request ends at its 1st .. n-th test, by chance; 0: at the first */
+    bool is_stuck[MSDU_OP_BROADCAST + 1]; /* operations of this kind never end */
+    uint64_t test_ns;                     /* how far a test moves the clock */
+    uint64_t random;
+    /* counted */
+    uint64_t starts;
+    uint64_t tests;
+    uint64_t in_flight;
+    uint64_t in_flight_most;
+    uint64_t disorders; /* sequence numbers out of turn, tests of ended requests */
+    uint64_t aborts;
+    msdu_status abort_status;
+    uint64_t closes;
+    _Atomic uint64_t now_ns;
+} fake_state;
+
+extern fake_state fake;
+
+/*
+ * Peers contribute what this rank does, and 1 more to every element of an allreduce in all: the
+ * mean is the own value + 1 / ranks.
+ */
+extern const msdu_backend fake_backend; /* neither wait nor notify */
+
+/* Begin anew; the clock stands at one second. */
+void fake_reset(void);
+/* msdu__clock_fn over fake.now_ns; every look takes a microsecond. */
+uint64_t fake_clock(void *user);
+
+/* Put it in place of a context's backend between create and start. */
+extern const msdu_backend fake_recorder;
+/* Hash of everything started on any lane of a recorder's group, each lane in its order. */
+uint64_t fake_recorder_hash(const msdu_comm *comm);
+uint64_t fake_recorder_count(const msdu_comm *comm);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the order rule: ranks that dawdle at random start the same operations in one order. */
+#include <check.h>
+#include <time.h>
+
+#include "fake.h"
+#include "pipeline.h"
+#include "ranks.h"
+
+#define RANKS 3
+
+static const ranks_tensor model[] = {
+    {.count = 40}, {.count = 300}, {.count = 5}, {.count = 128}, {.count = 64}, {.count = 200},
+};
+
+static const ranks_tensor doubles[] = {
+    {.count = 40, .dtype = MSDU_FLOAT64},  {.count = 300, .dtype = MSDU_FLOAT64},
+    {.count = 5, .dtype = MSDU_FLOAT64},   {.count = 128, .dtype = MSDU_FLOAT64},
+    {.count = 64, .dtype = MSDU_FLOAT64},  {.count = 200, .dtype = MSDU_FLOAT64},
+};
+
+typedef struct op_log {
+    uint64_t hash[RANKS];
+    uint64_t count[RANKS];
+} op_log;
+
+static void record_operations(ranks_self *self)
+{
+    ((msdu__pipeline *)self->ctx)->backend = &fake_recorder;
+}
+
+static void dawdle(ranks_self *self, int step)
+{
+    uint64_t random = ((uint64_t)self->rank + 3) * 0x9e3779b97f4a7c15U + (uint64_t)step;
+    random = (random ^ random >> 29) * 0xbf58476d1ce4e5b9U;
+    struct timespec pause = {.tv_nsec = (long)(random >> 33) % 300000};
+    if ((random >> 20) % 4 == 0) {
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* The pipeline must be at rest: what was started last may differ in time, not in kind. */
+static void note_operations(ranks_self *self)
+{
+    msdu__pipeline *p = (msdu__pipeline *)self->ctx;
+    op_log *all = self->job->user;
+    msdu_status status = msdu__schedule_drain(p);
+    msdu__worker_stop(&p->worker);
+    self->status = self->status == MSDU_OK ? status : self->status;
+    all->hash[self->rank] = fake_recorder_hash(p->comm);
+    all->count[self->rank] = fake_recorder_count(p->comm);
+}
+
+static ranks_job order_job(op_log *all)
+{
+    return (ranks_job){
+        .ranks = RANKS,
+        .steps = 700,
+        .tensors = model,
+        .tensor_count = sizeof(model) / sizeof(model[0]),
+        .config = {.interval = "fixed",
+                   .interval_steps = 3,
+                   .wire = "float32",
+                   .slice_bytes = 256,
+                   .fuse_bytes = 128,
+                   .wire_block = 16,
+                   .window = 3,
+                   .lanes = 3,
+                   .warmup_steps = 20,
+                   .delay_steps = 2,
+                   .fragments = 4,
+                   .lr = 0.01},
+        .created = record_operations,
+        .stepped = dawdle,
+        .ended = note_operations,
+        .user = all,
+    };
+}
+
+static void check_order(const ranks_job *job, uint64_t least)
+{
+    ranks_run run;
+    const op_log *all = job->user;
+    ck_assert(ranks_go(job, &run));
+    int failed = ranks_failed(&run, RANKS);
+    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run.selves[failed].text);
+    ck_assert_uint_ge(all->count[0], least);
+    for (int rank = 1; rank < RANKS; rank++) {
+        ck_assert_uint_eq(all->count[rank], all->count[0]);
+        ck_assert_uint_eq(all->hash[rank], all->hash[0]);
+    }
+    ranks_free(&run);
+}
+
+START_TEST(gradients_in_random_order)
+{
+    op_log all = {{0}, {0}};
+    ranks_job job = order_job(&all);
+    job.config.domain = "gradient";
+    job.style = RANKS_THREADS;
+    check_order(&job, 700U * 10U);
+}
+END_TEST
+
+START_TEST(narrow_gradients)
+{
+    op_log all = {{0}, {0}};
+    ranks_job job = order_job(&all);
+    job.config.domain = "gradient";
+    job.config.wire = "int8";
+    check_order(&job, 680U * 20U);
+}
+END_TEST
+
+START_TEST(local_rounds)
+{
+    static const char *const overlaps[] = {"backward", "delayed", "streamed"};
+    static const char *const wires[] = {"float32", "int4"};
+    op_log all = {{0}, {0}};
+    ranks_job job = order_job(&all);
+    job.config.domain = "auto";
+    job.config.overlap = overlaps[_i / 2];
+    job.config.wire = wires[_i % 2];
+    check_order(&job, 200U * 10U);
+}
+END_TEST
+
+/* The default policy decides from measured times: on all ranks alike. */
+START_TEST(measured_decisions)
+{
+    op_log all = {{0}, {0}};
+    ranks_job job = order_job(&all);
+    job.config.interval = "divergence";
+    job.config.wire = "auto";
+    job.config.correct = "clip,outer";
+    job.config.optimizer = "sgd";
+    check_order(&job, 100);
+}
+END_TEST
+
+/* Sums over slices must not depend on the order in which slices happen to end. */
+START_TEST(clipping_gives_all_ranks_the_same_bits)
+{
+    ranks_run run;
+    op_log all = {{0}, {0}};
+    ranks_job job = order_job(&all);
+    job.config.domain = "parameter";
+    job.config.interval_steps = 1;
+    job.config.correct = "clip,outer";
+    job.config.clip_ratio = 1.0;
+    job.config.outer_momentum = 0.3;
+    job.config.window = 64;
+    job.tensors = doubles; /* in float32 the scale would hide a difference in the last bits */
+    job.steps = 300;
+    ck_assert(ranks_go(&job, &run));
+    int failed = ranks_failed(&run, RANKS);
+    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run.selves[failed].text);
+    size_t bytes = (size_t)job.steps * run.selves[0].elements * sizeof(double);
+    for (int rank = 1; rank < RANKS; rank++) {
+        ck_assert_mem_eq(run.selves[rank].history, run.selves[0].history, bytes);
+    }
+    ranks_free(&run);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("train_order");
+    TCase *tcase = tcase_create("order");
+    tcase_set_timeout(tcase, 100);
+    tcase_add_test(tcase, gradients_in_random_order);
+    tcase_add_test(tcase, narrow_gradients);
+    tcase_add_loop_test(tcase, local_rounds, 0, 6);
+    tcase_add_test(tcase, measured_decisions);
+    tcase_add_test(tcase, clipping_gives_all_ranks_the_same_bits);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}

@@ -175,15 +175,16 @@ static void report_size(msdu__bench *bench, const msdu__allreduce *shared, uint3
 {
     static const char *const paths[MSDU__PATHS] = {"sliced", "whole"};
     const uint64_t bytes = shared->bytes[size];
+    const uint64_t count = bytes / sizeof(float);
     const uint32_t rate = bench->options.rate_mbit;
     double median[MSDU__PATHS];
     char name[48];
     snprintf(name, sizeof(name), "allreduce %llu", (unsigned long long)bytes);
     cJSON *record = msdu__bench_record(bench, name);
     cJSON_AddNumberToObject(record, "bytes", (double)bytes);
-    cJSON_AddNumberToObject(record, "count", (double)(bytes / sizeof(float)));
-    fprintf(bench->text, "%12llu %12llu %8s", (unsigned long long)bytes,
-            (unsigned long long)(bytes / sizeof(float)), "float");
+    cJSON_AddNumberToObject(record, "count", (double)count);
+    fprintf(bench->text, "%12llu %12llu %8s", (unsigned long long)bytes, (unsigned long long)count,
+            "float");
     for (int path = 0; path < MSDU__PATHS; path++) {
         msdu__bench_stats t = summarize(shared, size, path);
         double algbw = (double)bytes / t.median;

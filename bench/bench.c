@@ -56,23 +56,32 @@ msdu__bench_stats msdu__bench_summarize(double *values, uint32_t count)
     };
 }
 
-/* The kernel's view; what the C library reads from the processor can be that of all its sockets. */
+/* "32768K" of one level, as the kernel shows it; 0: there is no such level. */
+static uint64_t cache_level_bytes(int index)
+{
+    char path[80];
+    char text[32] = "";
+    snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        return 0;
+    }
+    bool is_read = fgets(text, sizeof(text), file) != NULL;
+    fclose(file);
+    return is_read ? strtoull(text, NULL, 10) << 10 : 0;
+}
+
+/* The kernel's view first: what the C library reads from the processor can be that of all cores. */
 uint64_t msdu__bench_cache_bytes(void)
 {
-    unsigned long long kib = 0;
-    for (int index = 4; index >= 0 && kib == 0; index--) {
-        char path[80];
-        snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
-        FILE *file = fopen(path, "r");
-        if (file != NULL) {
-            if (fscanf(file, "%lluK", &kib) != 1) {
-                kib = 0;
-            }
-            fclose(file);
+    for (int index = 4; index >= 0; index--) {
+        uint64_t bytes = cache_level_bytes(index);
+        if (bytes > 0) {
+            return bytes;
         }
     }
-    long bytes = kib == 0 ? sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
-    return kib > 0 ? kib << 10 : bytes > 0 ? (uint64_t)bytes : 0;
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
 void *msdu__bench_pages(uint64_t bytes)

@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "msdu_impl.h"
+
 #define WORDS_MAX     24
 #define HEADERS       40 /* IPv4 and TCP */
 #define TIMESTAMPS    12
@@ -19,6 +21,8 @@
 #define ADDRESS_OF(n) ("10.77.0." #n "/30")
 
 /* Run a program, words separated by blanks; false if it failed, which it says itself. */
+static bool command(const char *format, ...) MSDU_PRINTF(1, 2);
+
 static bool command(const char *format, ...)
 {
     char line[256];

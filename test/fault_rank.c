@@ -159,8 +159,9 @@ static void print_log(void *user, msdu_log_level level, const char *text)
 static msdu_status announce(rank_self *self, msdu_what what, bool *is_leaving_out)
 {
     spoil(self, what);
-    for (uint32_t t = 0; t < FAULT_TENSORS; t++) {
-        if (t == FAULT_TENSORS / 2 && !pass_half(self, what)) {
+    /* last tensor first, as a backward pass does: slices leave in this order */
+    for (uint32_t t = FAULT_TENSORS; t-- > 0;) {
+        if (t == FAULT_TENSORS / 2 - 1 && !pass_half(self, what)) {
             *is_leaving_out = true;
             return MSDU_OK;
         }

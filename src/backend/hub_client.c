@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's side of the hub: a thread that reads what the hub says and looks after stalls. */
 #include "hub_impl.h"
+#include "rank_list.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,6 +15,7 @@
 
 #define SAY_NS      UINT64_C(2000000000) /* longest time to hand a message over */
 #define TICK_MIN_MS 5
+#define SILENT_NS   UINT64_C(2000000000) /* the hub's verdict on a stall takes it one second */
 #define TICK_MAX_MS 200
 
 bool msdu__client_wait(struct msdu__hub *hub, uint64_t until_ns)
@@ -145,22 +147,42 @@ static void take_end(struct msdu__hub *hub, const char *cause)
     (void)pthread_mutex_unlock(&hub->lock);
 }
 
+/* A stall was told and no verdict came: rank 0 itself does not run. */
+static void blame_hub(struct msdu__hub *hub, const struct msdu__stall *stall)
+{
+    char text[MSDU__HUB_TEXT_BYTES];
+    char span[32];
+    msdu__span_text(hub->host->deadline_ns, span, sizeof(span));
+    (void)snprintf(text, sizeof(text),
+                   "rank 0 did not answer within %s: operation %" PRIu64 " of lane %" PRIu32
+                   " did not end, and its hub is silent",
+                   span, stall->sequence, stall->lane);
+    msdu__client_fail(hub, MSDU_ERR_TIMEOUT, text);
+}
+
 /* Ask the watch whether this rank waits for another one longer than it may, and tell the hub. */
 static void report_stall(struct msdu__hub *hub)
 {
     struct msdu__stall stall = {.index = 0};
     bool is_new = false;
+    bool is_silent = false;
+    uint64_t now_ns = msdu__net_now();
     (void)pthread_mutex_lock(&hub->watch_lock);
     if (hub->watch != NULL &&
-        hub->watch->is_stalled(hub->watch->user, msdu__net_now(), &stall.lane, &stall.sequence)) {
+        hub->watch->is_stalled(hub->watch->user, now_ns, &stall.lane, &stall.sequence)) {
         is_new = !hub->has_reported || hub->reported.lane != stall.lane ||
                  hub->reported.sequence != stall.sequence;
+        hub->reported_ns = is_new ? now_ns : hub->reported_ns;
+        is_silent = hub->host->rank != 0 && now_ns > hub->reported_ns + SILENT_NS;
         hub->has_reported = true;
         hub->reported = stall;
     }
     (void)pthread_mutex_unlock(&hub->watch_lock);
     if (is_new) {
         (void)msdu__client_say(hub, MSDU__SAY_STALL, &stall, sizeof(stall));
+    }
+    if (is_silent) {
+        blame_hub(hub, &stall);
     }
 }
 

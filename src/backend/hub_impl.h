@@ -38,6 +38,7 @@ struct msdu__hub {
     const msdu__hub_watch *watch;
     bool has_reported;
     struct msdu__stall reported; /* the last stall told to the hub */
+    uint64_t reported_ns;
 };
 
 /* hub_client.c: start and stop the thread that reads what the hub says. */

@@ -169,8 +169,9 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     }
     bool needs_norm =
         f->round.is_gradient || p->is_accumulated || (p->chain.needs & MSDU__NEEDS_NORM) != 0;
+    run->mean_sq = 0;
     if (needs_norm && !run->is_state) {
-        f->mean_sq += msdu__vec_sum_sq(buf, dtype, cut->count, &has_bad);
+        run->mean_sq = msdu__vec_sum_sq(buf, dtype, cut->count, &has_bad);
     }
     if (!f->round.is_gradient || !run->is_staged) {
         return;

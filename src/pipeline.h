@@ -65,6 +65,7 @@ typedef struct msdu__run {
     bool is_staged;    /* gradients: buf is a packed copy (fused or 16-bit tensors) */
     bool is_state;     /* optimizer state: averaged as it is */
     bool is_narrow;    /* in flight as a two-phase exchange */
+    double mean_sq;    /* of the mean; summed over slices in one order on all ranks */
     bool has_residual; /* the error feedback is not zero */
     void *buf;         /* working type: x, later the mean; NULL: the gradient itself */
     void *anchor;      /* parameter domain */

@@ -389,15 +389,29 @@ static void prepare_correction(msdu__pipeline *p, const msdu__fragment *f)
     p->norm_average += (p->norm_average > 0 ? SMOOTH : 1.0) * (norm - p->norm_average);
 }
 
+static bool is_reduced(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    return p->runs[slice].state == MSDU__RUN_REDUCED &&
+           &p->fragments[msdu__fragment_of(p, slice, p->slices_are_whole)] == f;
+}
+
+/* In slice order and not as slices ended: the sum must have the same bits on all ranks. */
+static void sum_norms(msdu__pipeline *p, msdu__fragment *f)
+{
+    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+        f->mean_sq += is_reduced(p, f, slice) ? p->runs[slice].mean_sq : 0;
+    }
+}
+
 /* Forward order: what the next forward needs first is given back first. */
 static void apply_round(msdu__pipeline *p, msdu__fragment *f)
 {
     bool is_released = f->round.is_gradient && p->settings.commit_tensor;
+    sum_norms(p, f);
     prepare_correction(p, f);
     for (uint32_t slice = p->slicing.slice_count; slice-- > 0;) {
         msdu__run *run = &p->runs[slice];
-        if (run->state != MSDU__RUN_REDUCED ||
-            &p->fragments[msdu__fragment_of(p, slice, p->slices_are_whole)] != f) {
+        if (!is_reduced(p, f, slice)) {
             continue;
         }
         msdu__domain_apply(p, f, slice);

@@ -17,25 +17,35 @@
 #define LINE_BYTES    400
 #define SHOWN_BYTES   120 /* of a line in an error */
 
+/* Test, or wait a little where the backend can. */
+static msdu_status poll_once(msdu__pipeline *p, msdu_req *req, struct timespec *pause)
+{
+    if (MSDU_BACKEND_HAS(p->backend, wait)) {
+        return p->backend->wait(p->comm, req, WAIT_NS);
+    }
+    msdu_status status = p->backend->test(p->comm, req);
+    if (status == MSDU_IN_PROGRESS) {
+        nanosleep(pause, NULL);
+        pause->tv_nsec = pause->tv_nsec < POLL_MOST_NS ? 2 * pause->tv_nsec : POLL_MOST_NS;
+    }
+    return status;
+}
+
 msdu_status msdu__agree_run(msdu__pipeline *p, msdu_op *op, uint32_t lane)
 {
     msdu_req *req = NULL;
-    msdu_status status = msdu__pipeline_start(p, op, lane, &req);
     struct timespec pause = {.tv_nsec = POLL_LEAST_NS};
-    while (status == MSDU_OK || status == MSDU_IN_PROGRESS) {
-        if (MSDU_BACKEND_HAS(p->backend, wait)) {
-            status = p->backend->wait(p->comm, req, WAIT_NS);
-        } else {
-            status = p->backend->test(p->comm, req);
-        }
-        if (status != MSDU_IN_PROGRESS) {
-            break;
-        }
-        if (!MSDU_BACKEND_HAS(p->backend, wait)) {
-            nanosleep(&pause, NULL);
-            pause.tv_nsec = pause.tv_nsec < POLL_MOST_NS ? 2 * pause.tv_nsec : POLL_MOST_NS;
-        }
+    uint64_t began = msdu__pipeline_now(p);
+    msdu_status status = msdu__pipeline_start(p, op, lane, &req);
+    if (status != MSDU_OK) {
+        return status;
     }
+    do {
+        status = poll_once(p, req, &pause);
+        if (status == MSDU_IN_PROGRESS) {
+            status = msdu__pipeline_overdue(p, began, "a blocking operation");
+        }
+    } while (status == MSDU_IN_PROGRESS);
     return status;
 }
 

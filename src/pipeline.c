@@ -426,9 +426,16 @@ static void phase_done(msdu__pipeline *p, uint32_t slice)
     slice_reduced(p, slice);
 }
 
-static bool is_overdue(const msdu__pipeline *p, uint64_t since_ns)
+msdu_status msdu__pipeline_overdue(msdu__pipeline *p, uint64_t since_ns, const char *what)
 {
-    return msdu__pipeline_now(p) - since_ns > p->host.deadline_ns + GRACE_NS;
+    if (msdu__pipeline_now(p) - since_ns <= p->host.deadline_ns + GRACE_NS) {
+        return MSDU_IN_PROGRESS;
+    }
+    return msdu__fail(
+        MSDU_ERR_TIMEOUT,
+        "rank %d: %s did not end within deadline_ms %lld, and the backend %s names no "
+        "cause",
+        p->rank, what, (long long)p->settings.deadline_ms, p->backend->name);
 }
 
 /* Test one slice in flight; false if nothing changed. */
@@ -440,13 +447,9 @@ static bool test_slice(msdu__pipeline *p, uint32_t slice)
     }
     msdu_status status = p->backend->test(p->comm, run->req);
     if (status == MSDU_IN_PROGRESS) {
-        if (is_overdue(p, run->times.issued_ns)) {
-            msdu__fail(MSDU_ERR_TIMEOUT,
-                       "rank %d: slice %u did not end within deadline_ms %lld, and the backend "
-                       "%s names no cause",
-                       p->rank, slice, (long long)p->settings.deadline_ms, p->backend->name);
-            fail_forward(p, MSDU_ERR_TIMEOUT);
-        }
+        status = msdu__pipeline_overdue(p, run->times.issued_ns, "a slice");
+    }
+    if (status == MSDU_IN_PROGRESS) {
         return false;
     }
     if (status != MSDU_OK) {

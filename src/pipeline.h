@@ -152,6 +152,7 @@ typedef struct msdu__fragment {
     uint64_t bytes;
     uint64_t opened_ns;
     uint64_t control_issued_ns;
+    uint64_t plan_issued_ns;
     bool is_control_issued;
     bool is_control_done;
     msdu_req *control_req;
@@ -276,6 +277,9 @@ void msdu__pipeline_wake(msdu__pipeline *p);
 void msdu__pipeline_summary(msdu__pipeline *p, msdu_summary *summary_out);
 /* Remember that a file could not be written; training goes on. */
 void msdu__pipeline_io(msdu__pipeline *p, msdu_status status);
+/* ERR_TIMEOUT with text if an operation started then is past the deadline, else IN_PROGRESS. A
+ * backend that knows the cause said so before; this is the last resort. */
+msdu_status msdu__pipeline_overdue(msdu__pipeline *p, uint64_t since_ns, const char *what);
 /* Start one backend operation on a lane. */
 msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, msdu_req **req_out);
 

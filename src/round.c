@@ -160,12 +160,15 @@ static bool check_control(msdu__pipeline *p, const msdu__fragment *f)
 }
 
 /* OK: ended now. */
-static msdu_status poll_request(msdu__pipeline *p, msdu_req **req)
+static msdu_status poll_request(msdu__pipeline *p, msdu_req **req, uint64_t since_ns)
 {
     if (*req == NULL) {
         return MSDU_IN_PROGRESS;
     }
     msdu_status status = p->backend->test(p->comm, *req);
+    if (status == MSDU_IN_PROGRESS) {
+        status = msdu__pipeline_overdue(p, since_ns, "a round's control message or plan");
+    }
     if (status == MSDU_IN_PROGRESS) {
         return status;
     }
@@ -196,12 +199,12 @@ static void take_plan(msdu__pipeline *p, msdu__fragment *f)
 bool msdu__round_poll(msdu__pipeline *p, msdu__fragment *f)
 {
     bool did = false;
-    if (poll_request(p, &f->control_req) == MSDU_OK) {
+    if (poll_request(p, &f->control_req, f->control_issued_ns) == MSDU_OK) {
         p->latency_ns = (double)(msdu__pipeline_now(p) - f->control_issued_ns);
         f->is_control_done = check_control(p, f);
         did = true;
     }
-    if (poll_request(p, &f->plan_req) == MSDU_OK) {
+    if (poll_request(p, &f->plan_req, f->plan_issued_ns) == MSDU_OK) {
         take_plan(p, f);
         did = true;
     }
@@ -251,6 +254,7 @@ static void send_plan(msdu__pipeline *p, msdu__fragment *f)
         .count = f->slice_count * sizeof(*f->plan_next),
         .recv = f->plan_next,
     };
+    f->plan_issued_ns = msdu__pipeline_now(p);
     msdu_status status = msdu__pipeline_start(p, &op, control_lane(p) + 1, &f->plan_req);
     if (status != MSDU_OK) {
         msdu__pipeline_fail(p, status, msdu_last_error());

@@ -17,19 +17,13 @@
 #define SMOKE_STEPS 24
 #define WARM_STEPS  10 /* counted for allocations, not timed */
 #define RANKS_MAX   2
-#define INTERVAL    7       /* odd: meetings fall on steps timed either way */
+#define INTERVAL    8
+#define GROUP       4 /* calls timed together: one costs less than reading the clock */
+#define GROUPS      (TENSORS / GROUP)
 #define COMPUTE_NS  2000000 /* between steps: the communication thread ends its round and sleeps */
-#define CLOCK_READS 4096
 
 /* What a call was for. */
 enum { GRADIENT, PARAMETER, KINDS };
-
-/* A clock between calls costs more than the call and hides part of it: on even steps only all
- * calls together are timed, on odd steps each one, which shows the slow ones. */
-static bool is_single(uint32_t step)
-{
-    return step % 2 == 1;
-}
 
 typedef struct setup {
     const char *domain;
@@ -43,7 +37,7 @@ typedef struct rank_work {
     int32_t rank;
     uint32_t steps;
     float *memory;        /* gradients, then parameters */
-    float *call_ns;       /* by step, kind and tensor */
+    float *call_ns;       /* by step, kind and group of calls */
     bool *was_due;        /* by step */
     uint64_t allocations; /* rank 0 */
     msdu_status status;
@@ -52,7 +46,7 @@ typedef struct rank_work {
 
 static float *calls_of(const rank_work *w, uint32_t step, int kind)
 {
-    return w->call_ns + ((size_t)step * KINDS + (size_t)kind) * TENSORS;
+    return w->call_ns + ((size_t)step * KINDS + (size_t)kind) * GROUPS;
 }
 
 /* --- a rank --- */
@@ -93,38 +87,20 @@ static msdu_status join(const rank_work *w, msdu_ctx **ctx_out)
 }
 
 /* Announce all tensors in the order of a backward pass. */
-static msdu_status announce_together(msdu_ctx *ctx, msdu_what what, float *call_ns)
+static msdu_status announce(msdu_ctx *ctx, msdu_what what, float *call_ns)
 {
     msdu_status status = MSDU_OK;
     double began = msdu__bench_now();
-    for (uint32_t i = TENSORS; i-- > 0;) {
-        msdu_status one = msdu_tensor_ready(ctx, i, what);
-        status = one != MSDU_OK ? one : status;
-    }
-    call_ns[0] = (float)((msdu__bench_now() - began) / TENSORS);
-    return status;
-}
-
-static msdu_status announce_singly(msdu_ctx *ctx, msdu_what what, float *call_ns)
-{
-    msdu_status status = MSDU_OK;
-    double began = msdu__bench_now();
-    for (uint32_t i = TENSORS; i-- > 0;) {
-        msdu_status one = msdu_tensor_ready(ctx, i, what);
+    for (uint32_t group = 0; group < GROUPS; group++) {
+        for (uint32_t i = 0; i < GROUP; i++) {
+            msdu_status one = msdu_tensor_ready(ctx, TENSORS - 1 - group * GROUP - i, what);
+            status = one != MSDU_OK ? one : status;
+        }
         double now = msdu__bench_now();
-        call_ns[i] = (float)(now - began);
+        call_ns[group] = (float)((now - began) / GROUP);
         began = now;
-        status = one != MSDU_OK ? one : status;
     }
     return status;
-}
-
-static msdu_status announce(msdu_ctx *ctx, rank_work *w, uint32_t step, int kind)
-{
-    msdu_what what = kind == GRADIENT ? MSDU_GRADIENT : MSDU_PARAMETER;
-    float *call_ns = calls_of(w, step, kind);
-    return is_single(step) ? announce_singly(ctx, what, call_ns)
-                           : announce_together(ctx, what, call_ns);
 }
 
 static uint64_t rounds_of(msdu_ctx *ctx)
@@ -136,12 +112,12 @@ static uint64_t rounds_of(msdu_ctx *ctx)
 static msdu_status train_step(msdu_ctx *ctx, rank_work *w, uint32_t step)
 {
     uint64_t rounds = rounds_of(ctx);
-    msdu_status status = announce(ctx, w, step, GRADIENT);
+    msdu_status status = announce(ctx, MSDU_GRADIENT, calls_of(w, step, GRADIENT));
     if (status == MSDU_OK) {
         status = msdu_tensor_wait(ctx, MSDU_ALL_TENSORS, MSDU_GRADIENT);
     }
     if (status == MSDU_OK) {
-        status = announce(ctx, w, step, PARAMETER);
+        status = announce(ctx, MSDU_PARAMETER, calls_of(w, step, PARAMETER));
     }
     if (status == MSDU_OK) {
         status = msdu_step(ctx);
@@ -200,7 +176,7 @@ static bool prepare(rank_work *work, pthread_barrier_t *barrier, const setup *s,
             .rank = i,
             .steps = steps,
             .memory = calloc(2 * (size_t)TENSORS * ELEMENTS, sizeof(float)),
-            .call_ns = calloc((size_t)steps * KINDS * TENSORS, sizeof(float)),
+            .call_ns = calloc((size_t)steps * KINDS * GROUPS, sizeof(float)),
             .was_due = calloc(steps, sizeof(bool)),
         };
         has_memory = has_memory && work[i].memory != NULL && work[i].call_ns != NULL &&
@@ -233,47 +209,28 @@ static bool run_ranks(rank_work *work, pthread_barrier_t *barrier, int32_t ranks
 
 /* --- report --- */
 
-/* Time between two readings of the clock, which is part of every measured call. */
-static double clock_cost(void)
+/* Calls of one kind on steps that were or were not due; the number of groups. */
+static uint32_t select_calls(const rank_work *work, int kind, bool is_due, double *out)
 {
-    static double gaps[CLOCK_READS];
-    double began = msdu__bench_now();
-    for (uint32_t i = 0; i < CLOCK_READS; i++) {
-        double now = msdu__bench_now();
-        gaps[i] = now - began;
-        began = now;
-    }
-    return msdu__bench_summarize(gaps, CLOCK_READS).median;
-}
-
-/* A step's calls: their mean if it was timed as a whole, else each less the clock's cost. */
-static uint32_t add_calls(const float *calls, bool wants_single, double cost, double *out)
-{
-    if (!wants_single) {
-        out[0] = (double)calls[0];
-        return 1;
-    }
-    for (uint32_t i = 0; i < TENSORS; i++) {
-        double spent = (double)calls[i] - cost;
-        out[i] = spent > 0 ? spent : 0;
-    }
-    return TENSORS;
-}
-
-/* Calls of one kind on steps that were or were not due; their number. */
-static uint32_t select_calls(const rank_work *work, int kind, bool is_due, bool wants_single,
-                             double *out)
-{
-    const double cost = wants_single ? clock_cost() : 0;
     uint32_t count = 0;
     for (int32_t r = 0; r < work->setup->ranks; r++) {
         for (uint32_t step = WARM_STEPS; step < work->steps; step++) {
-            if (work[r].was_due[step] == is_due && is_single(step) == wants_single) {
-                count += add_calls(calls_of(&work[r], step, kind), wants_single, cost, out + count);
+            const float *calls = calls_of(&work[r], step, kind);
+            for (uint32_t i = 0; i < GROUPS && work[r].was_due[step] == is_due; i++) {
+                out[count++] = (double)calls[i];
             }
         }
     }
     return count;
+}
+
+static double mean_of(const double *values, uint32_t count)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        sum += values[i];
+    }
+    return sum / count;
 }
 
 static void report_allocations(msdu__bench *bench, const rank_work *work, cJSON *record)
@@ -291,31 +248,25 @@ static void report(msdu__bench *bench, const rank_work *work, int kind, bool is_
 {
     const setup *s = work->setup;
     char name[96];
-    uint32_t count = select_calls(work, kind, is_due, false, calls);
+    uint32_t count = select_calls(work, kind, is_due, calls);
     if (count == 0) {
         return;
     }
-    msdu__bench_stats mean = msdu__bench_summarize(calls, count);
-    uint32_t single_count = select_calls(work, kind, is_due, true, calls);
-    if (single_count == 0) {
-        return;
-    }
-    msdu__bench_stats single = msdu__bench_summarize(calls, single_count);
-    double slowest = calls[single_count - 1];
+    msdu__bench_stats t = msdu__bench_summarize(calls, count);
+    double mean = mean_of(calls, count);
+    double slowest = calls[count - 1] * GROUP;
     snprintf(name, sizeof(name), "%s domain, %s, %s, %d rank%s", s->domain,
              kind == GRADIENT ? "gradient" : "parameter", is_due ? "due" : "not due", s->ranks,
              s->ranks > 1 ? "s" : "");
-    fprintf(bench->text, "%-44s %6u %7.1f %7.1f %7.1f %8u %9.0f ", name, count, mean.median,
-            mean.min, mean.p90, single_count, slowest);
+    fprintf(bench->text, "%-44s %7u %7.1f %7.1f %7.1f %8.1f %10.0f ", name, count * GROUP, t.median,
+            t.min, t.p90, mean, slowest);
     cJSON *record = msdu__bench_record(bench, name);
-    cJSON_AddNumberToObject(record, "tensor_ready_ns", mean.median);
-    cJSON_AddNumberToObject(record, "min_ns", mean.min);
-    cJSON_AddNumberToObject(record, "p90_ns", mean.p90);
-    cJSON_AddNumberToObject(record, "timed_steps", count);
-    cJSON_AddNumberToObject(record, "single_calls", single_count);
-    cJSON_AddNumberToObject(record, "single_median_ns", single.median);
-    cJSON_AddNumberToObject(record, "single_p90_ns", single.p90);
-    cJSON_AddNumberToObject(record, "single_max_ns", slowest);
+    cJSON_AddNumberToObject(record, "tensor_ready_ns", t.median);
+    cJSON_AddNumberToObject(record, "min_ns", t.min);
+    cJSON_AddNumberToObject(record, "p90_ns", t.p90);
+    cJSON_AddNumberToObject(record, "mean_ns", mean);
+    cJSON_AddNumberToObject(record, "slowest_group_ns", slowest);
+    cJSON_AddNumberToObject(record, "calls", count * GROUP);
     cJSON_AddNumberToObject(record, "ranks", s->ranks);
     cJSON_AddNumberToObject(record, "tensors", TENSORS);
     cJSON_AddNumberToObject(record, "steps", work->steps);
@@ -326,7 +277,7 @@ static bool measure(msdu__bench *bench, const setup *s, uint32_t steps)
 {
     rank_work work[RANKS_MAX] = {{.setup = s}};
     pthread_barrier_t barrier;
-    double *calls = calloc((size_t)steps * TENSORS * RANKS_MAX, sizeof(double));
+    double *calls = calloc((size_t)steps * GROUPS * RANKS_MAX, sizeof(double));
     bool is_fine = prepare(work, &barrier, s, steps) && calls != NULL;
     if (!is_fine) {
         fprintf(stderr, "msdu bench: out of memory\n");
@@ -360,9 +311,9 @@ int msdu__bench_hooks(msdu__bench *bench)
     bool is_fine = true;
     fprintf(bench->text,
             "# %d tensors of %d float32, %u steps; %d steps between meetings of domain parameter\n"
-            "%-44s %6s %7s %7s %7s %8s %9s %12s\n",
-            TENSORS, ELEMENTS, steps, INTERVAL, "# call, step", "steps", "ns", "min", "p90",
-            "singly", "max ns", "allocations");
+            "%-44s %7s %7s %7s %7s %8s %10s %12s\n",
+            TENSORS, ELEMENTS, steps, INTERVAL, "# call, step", "calls", "ns", "min", "p90", "mean",
+            "slowest", "allocations");
     for (size_t i = 0; i < sizeof(setups) / sizeof(setups[0]); i++) {
         is_fine = measure(bench, &setups[i], steps) && is_fine;
     }

@@ -17,6 +17,11 @@
 #define LINE_BYTES    400
 #define SHOWN_BYTES   120 /* of a line in an error */
 
+static msdu_status no_memory(const msdu__pipeline *p)
+{
+    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", p->rank);
+}
+
 /* Test, or wait a little where the backend can. */
 static msdu_status poll_once(msdu__pipeline *p, msdu_req *req, struct timespec *pause)
 {
@@ -77,39 +82,47 @@ uint64_t msdu__agree_hash(const msdu__pipeline *p)
     return hash;
 }
 
-static void describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
+static int describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
 {
     static const char *const types[] = {"float32", "float64", "float16", "bfloat16"};
     const msdu__tensor *t = &p->tensors[id];
-    int used = snprintf(
-        line, LINE_BYTES, "tensor %u '%s' count %" PRIu64 " dtype %s role %s priority %d%s%s", id,
+    return snprintf(
+        line, LINE_BYTES, "tensor %u '%s' count %" PRIu64 " dtype %s role %s priority %d%s%s\n", id,
         t->name, t->count, types[t->dtype], t->role == MSDU_ROLE_STATE ? "state" : "model",
         t->priority, t->parameter != NULL ? " parameter" : "",
         t->gradient != NULL ? " gradient" : "");
-    bool is_compared = t->role == MSDU_ROLE_MODEL && t->parameter != NULL && !p->settings.broadcast;
-    if (is_compared && used > 0 && used < LINE_BYTES) {
-        uint64_t hash = hash_bytes(t->parameter, t->count * msdu__dtype_bytes(t->dtype));
-        snprintf(line + used, LINE_BYTES - (size_t)used,
-                 " value hash %016" PRIx64 " (setting broadcast yes makes values equal)", hash);
+}
+
+/* Ranks that start from different parameters would train different models. */
+static int describe_value(const msdu__pipeline *p, uint32_t id, char *line)
+{
+    const msdu__tensor *t = &p->tensors[id];
+    if (t->role != MSDU_ROLE_MODEL || t->parameter == NULL || p->settings.broadcast) {
+        return 0;
     }
+    uint64_t hash = hash_bytes(t->parameter, t->count * msdu__dtype_bytes(t->dtype));
+    return snprintf(line, LINE_BYTES,
+                    "values of tensor %u (see setting broadcast) hash %016" PRIx64 ", '%s'\n", id,
+                    hash, t->name);
 }
 
 /* Everything the ranks must have in common, a fact a line; NULL: no memory. */
 static char *describe(const msdu__pipeline *p)
 {
-    char line[LINE_BYTES];
     size_t settings = msdu__settings_describe(&p->settings, NULL, 0);
-    size_t bytes = settings + 64 + (size_t)p->tensor_count * (LINE_BYTES + 1);
+    size_t bytes = settings + LINE_BYTES + 2 * LINE_BYTES * (size_t)p->tensor_count;
     char *text = malloc(bytes);
     if (text == NULL) {
         return NULL;
     }
     msdu__settings_describe(&p->settings, text, bytes);
-    size_t used = strlen(text);
-    used += (size_t)snprintf(text + used, bytes - used, "tensors %u\n", p->tensor_count);
+    char *at = text + strlen(text);
+    at += snprintf(at, LINE_BYTES, "tensors %u\n", p->tensor_count);
     for (uint32_t i = 0; i < p->tensor_count; i++) {
-        describe_tensor(p, i, line);
-        used += (size_t)snprintf(text + used, bytes - used, "%s\n", line);
+        at += describe_tensor(p, i, at);
+    }
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        at += describe_value(p, i, at);
     }
     return text;
 }
@@ -161,8 +174,9 @@ static msdu_status find_difference(msdu__pipeline *p, const char *own, const uin
         other = other == 0 && facts[2 * i] != facts[0] ? i : other;
     }
     char *texts = malloc(total + 1);
-    msdu_status status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory", p->rank);
+    msdu_status status = MSDU_OK;
     if (shares == NULL || texts == NULL) {
+        status = no_memory(p);
         goto err_free;
     }
     for (int32_t i = 0; i < p->ranks; i++) {
@@ -188,8 +202,9 @@ static msdu_status compare(msdu__pipeline *p, const char *text)
 {
     uint64_t *facts = calloc(2 * (size_t)p->ranks, sizeof(*facts)); /* hash, length by rank */
     uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
-    msdu_status status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory", p->rank);
+    msdu_status status = MSDU_OK;
     if (facts == NULL || shares == NULL) {
+        status = no_memory(p);
         goto err_free;
     }
     for (int32_t i = 0; i < p->ranks; i++) {
@@ -236,7 +251,7 @@ msdu_status msdu__agree(msdu__pipeline *p)
 {
     char *text = describe(p);
     if (text == NULL) {
-        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory", p->rank);
+        return no_memory(p);
     }
     msdu_status status = compare(p, text);
     free(text);

@@ -3,6 +3,8 @@
  * environment, `msdu info` and the manual all come from here. */
 #include "config_table.h"
 
+#include "interval/interval.h"
+
 #include <string.h>
 
 #define AGREE    MSDU__SETTING_AGREE
@@ -11,9 +13,6 @@
 #define NO_FILE  MSDU__SETTING_NO_FILE
 #define TEXT(x)  #x
 #define VALUE(x) TEXT(x)
-
-/* Relative drift held by the divergence policy: the trials in src/DESIGN.md chose it. */
-#define DEFAULT_DRIFT_LIMIT 0.003
 
 /* The field's C type decides how it is read from msdu_config. */
 #define STORE_OF(field)                                                                            \
@@ -97,7 +96,7 @@ static const msdu__setting table[] = {
          "share of time that may be spent waiting"),
     CHOICE(prefer, prefer_speed, PREFER, "accuracy", "accuracy, speed",
            "when the wait cannot be hidden within the drift limit"),
-    REAL(drift_limit, DRIFT_LIMIT, DEFAULT_DRIFT_LIMIT, 1e-12, 1,
+    REAL(drift_limit, DRIFT_LIMIT, MSDU__DRIFT_LIMIT, 1e-12, 1,
          "divergence: largest relative drift"),
     REAL(drift_exponent, DRIFT_EXPONENT, 0, 0, 8,
          "divergence: the limit moves as (lr / first lr)^q"),

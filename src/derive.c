@@ -13,7 +13,6 @@
 static void derive_wires(msdu__pipeline *p)
 {
     msdu__interval_args *a = &p->interval_args;
-    bool is_linear = p->settings.optimizer == MSDU__OPTIMIZER_SGD;
     a->wire_count = MSDU__WIRE_COUNT;
     for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
         const msdu__wire *wire = msdu__wire_at(i);
@@ -22,8 +21,10 @@ static void derive_wires(msdu__pipeline *p)
             .bits = wire->bits,
             .residual_ratio = wire->residual_ratio,
             .is_allowed = true,
-            /* the square of a coarse gradient spoils Adam's second moment (1-bit Adam) */
-            .is_allowed_h1 = i != MSDU__WIRE_TERNARY || is_linear,
+            /* Gradients in 2 bits cost accuracy under every optimizer: momentum adds their noise
+             * up, and its square spoils Adam's second moment (1-bit Adam). Pseudo-gradients stand
+             * them; src/DESIGN.md has the numbers. */
+            .is_allowed_h1 = i != MSDU__WIRE_TERNARY,
         };
     }
 }

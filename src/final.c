@@ -48,8 +48,9 @@ static msdu_status compare_ranks(msdu__pipeline *p, bool *is_equal_out)
 {
     final_facts *facts = calloc((size_t)p->ranks, sizeof(*facts));
     uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
-    msdu_status status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory", p->rank);
+    msdu_status status = MSDU_OK;
     if (facts == NULL || shares == NULL) {
+        status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", p->rank);
         goto err_free;
     }
     for (int32_t i = 0; i < p->ranks; i++) {

@@ -273,23 +273,29 @@ msdu_status msdu_start(msdu_ctx *ctx)
 
 /* --- a step --- */
 
-/* The context's failure first: it stays the answer until destroy. */
-static msdu_status check_running(msdu_ctx *ctx)
+static msdu_status check_open(const msdu_ctx *ctx)
 {
     if (ctx == NULL) {
         return fail_null("ctx");
     }
-    msdu_status status = msdu__pipeline_status(&ctx->pipeline);
-    if (status == MSDU_OK && (!ctx->pipeline.is_started || ctx->pipeline.is_finished)) {
+    if (!ctx->pipeline.is_started || ctx->pipeline.is_finished) {
         return msdu__fail(MSDU_ERR_STATE, "rank %d: the context is not between start and finish",
                           ctx->pipeline.rank);
     }
-    return status;
+    return MSDU_OK;
+}
+
+/* The context's failure first: it stays the answer until destroy. */
+static msdu_status check_running(msdu_ctx *ctx)
+{
+    msdu_status status = ctx == NULL ? MSDU_OK : msdu__pipeline_status(&ctx->pipeline);
+    return status == MSDU_OK ? check_open(ctx) : status;
 }
 
 msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
-    msdu_status status = check_running(ctx);
+    /* A failure is no reason to leave off in the middle of an optimizer's loop over tensors. */
+    msdu_status status = what == MSDU_PARAMETER ? check_open(ctx) : check_running(ctx);
     if (status != MSDU_OK) {
         return status;
     }
@@ -304,7 +310,7 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
 msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
     const unsigned kinds = MSDU_GRADIENT | MSDU_PARAMETER;
-    msdu_status status = check_running(ctx);
+    msdu_status status = what == MSDU_GRADIENT ? check_open(ctx) : check_running(ctx);
     if (status != MSDU_OK) {
         return status;
     }

@@ -161,10 +161,14 @@ msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what)
     }
     uint32_t first = id == MSDU_ALL_TENSORS ? 0 : id;
     uint32_t end = id == MSDU_ALL_TENSORS ? p->tensor_count : id + 1;
+    bool is_free = true;
     for (uint32_t i = first; i < end; i++) {
         wait_for(p, &p->tensors[i], what);
+        is_free = is_free && !is_busy(&p->tensors[i], what);
     }
-    return msdu__pipeline_status(p);
+    /* Gradients of a complete round are good whatever failed since: an optimizer that began with
+     * them may end its loop over tensors; the failure is the answer of msdu_step(). */
+    return what == MSDU_GRADIENT && is_free ? MSDU_OK : msdu__pipeline_status(p);
 }
 
 /* --- what is due --- */

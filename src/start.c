@@ -164,8 +164,9 @@ static msdu_status cut_tensors(msdu__pipeline *p)
     };
     msdu__slicer_tensor *list = calloc(p->tensor_count, sizeof(*list));
     uint32_t *ids = calloc(p->tensor_count, sizeof(*ids));
-    msdu_status status = no_memory(p, "the list of tensors");
+    msdu_status status = MSDU_OK;
     if (list == NULL || ids == NULL) {
+        status = no_memory(p, "the list of tensors");
         goto err_free;
     }
     uint32_t slices = 0;
@@ -178,13 +179,13 @@ static msdu_status cut_tensors(msdu__pipeline *p)
     p->slicing.slices = msdu__start_block(p, slices * sizeof(msdu__slice));
     p->slicing.segments = msdu__start_block(p, segments * sizeof(msdu__segment));
     if (p->slicing.slices == NULL || p->slicing.segments == NULL) {
+        status = no_memory(p, "slices");
         goto err_free;
     }
     cut_role(p, MSDU_ROLE_MODEL, &args, list, ids);
     p->slice_bound = p->slicing.slice_count;
     cut_role(p, MSDU_ROLE_STATE, &args, list, ids);
     drop_empty_fragments(p);
-    status = MSDU_OK;
 
 err_free:
     free(ids);

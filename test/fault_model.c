@@ -58,7 +58,7 @@ void fault_model_free(fault_model *model)
 
 void fault_model_gradients(fault_model *model, int rank, int step)
 {
-    uint64_t seed = (uint64_t)(rank * 1000 + step + 1);
+    uint64_t seed = (uint64_t)rank * 1000 + (uint64_t)step + 1;
     for (uint64_t t = 0; t < FAULT_TENSORS; t++) {
         for (uint64_t i = 0; i < counts[t]; i++) {
             float target = noise(t, i, (uint64_t)rank + 77);

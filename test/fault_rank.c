@@ -323,7 +323,7 @@ static void *rank_main(void *user)
 static int number_of(const char *word, const char *key, int otherwise)
 {
     size_t length = strlen(key);
-    return strncmp(word, key, length) == 0 ? atoi(word + length) : otherwise;
+    return strncmp(word, key, length) == 0 ? (int)strtol(word + length, NULL, 10) : otherwise;
 }
 
 static plan read_plan(int count, char *const words[])
@@ -361,7 +361,7 @@ static int own_rank(void)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *value = getenv(names[i]);
         if (value != NULL && value[0] != '\0') {
-            return atoi(value);
+            return (int)strtol(value, NULL, 10);
         }
     }
     return 0;

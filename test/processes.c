@@ -2,7 +2,6 @@
 /* A job of real processes: fork and exec, pipes, limits; kills its own children only. */
 #include "processes.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -51,9 +50,8 @@ job *job_new(int count)
     }
     remember(j);
     j->count = count;
-    (void)snprintf(j->folder, sizeof(j->folder), "/tmp/msdu-test-XXXXXX");
-    if (mkdtemp(j->folder) == NULL) {
-        perror("mkdtemp");
+    if (!job_make_folder(j->folder)) {
+        perror("job folder");
         abort();
     }
     job_beside("fault_rank", j->program);
@@ -304,21 +302,6 @@ bool job_wait(job *j, int except, int limit_ms)
     return true;
 }
 
-static void remove_folder(const char *folder)
-{
-    char path[2 * PATH_MAX];
-    DIR *dir = opendir(folder);
-    const struct dirent *entry = NULL;
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        (void)snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
-        (void)unlink(path);
-    }
-    if (dir != NULL) {
-        (void)closedir(dir);
-    }
-    (void)rmdir(folder);
-}
-
 void job_free(job *j)
 {
     kill_all(j);
@@ -331,7 +314,7 @@ void job_free(job *j)
             free(r->arguments[k]);
         }
     }
-    remove_folder(j->folder);
+    job_remove_folder(j->folder);
     for (int i = 0; i < JOBS_MOST; i++) {
         jobs[i] = jobs[i] == j ? NULL : jobs[i];
     }

@@ -39,7 +39,7 @@ typedef struct job {
     job_rank ranks[JOB_RANKS_MOST];
 } job;
 
-/* Is the module gloo there? If not, say so; the test is then skipped. */
+/* Is the module gloo there? If not, say so; the test is then skipped. To be called first. */
 bool job_is_possible(void);
 
 /* A job of fault_rank: ranks and rank are set, ranks meet by file in job->folder. */
@@ -74,6 +74,10 @@ bool job_exited(const job *j, int rank, int code);
 void job_beside(const char *name, char path_out[PATH_MAX]);
 /* Where backend modules are: MSDU_MODULE_PATH, else beside the test's folder. */
 void job_module_folder(char path_out[PATH_MAX]);
+/* A new folder for a job; all are removed when the test's program ends. */
+bool job_make_folder(char path_out[PATH_MAX]);
+/* A folder with the files in it. */
+void job_remove_folder(const char *folder);
 /* A TCP port of the loopback address that nobody used a moment ago; -1: none. */
 int job_free_port(void);
 

@@ -258,8 +258,7 @@ static void check_whole_round(const rig *r)
     for (uint32_t t = 0; t < TENSORS; t++) {
         for (uint64_t i = 0; i < counts[t]; i++) {
             if (r->parameter[t][i] - r->before[t][i] != moved) {
-                ck_abort_msg("tensor %u element %llu is part of a round", t,
-                             (unsigned long long)i);
+                ck_abort_msg("tensor %u element %llu is part of a round", t, (unsigned long long)i);
             }
         }
     }
@@ -269,9 +268,9 @@ static const struct {
     const char *domain;
     const char *wire;
     bool is_threaded;
-} modes[] = {{"gradient", "float32", false}, {"gradient", "int8", false},
+} modes[] = {{"gradient", "float32", false},  {"gradient", "int8", false},
              {"parameter", "float32", false}, {"parameter", "int4", false},
-             {"gradient", "float32", true},  {"parameter", "float32", true}};
+             {"gradient", "float32", true},   {"parameter", "float32", true}};
 #define MODES_BY_HAND 4
 #define MODES         6
 

@@ -8,7 +8,7 @@
 #include "reference.h"
 
 static const ranks_tensor model[] = {
-    {.count = 1}, {.count = 7}, {.count = 256}, {.count = 1000}, {.count = 1500},
+    {.count = 1}, {.count = 7}, {.count = 256}, {.count = 600}, {.count = 900},
 };
 #define MODEL_COUNT (sizeof(model) / sizeof(model[0]))
 

@@ -317,7 +317,7 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_start(msdu_ctx *ctx);
  * for a gradient (gradients) or calls msdu_step() (parameters).
  *
  * Returns MSDU_OK, ERR_INVALID (id, what, or announced twice in a step), ERR_STATE (before
- * start), or the context's failure. Never blocks, never allocates.
+ * start), or, for a gradient, the context's failure. Never blocks, never allocates.
  * Thread: any; the owner must not call msdu_step() meanwhile.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what);
@@ -328,7 +328,9 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t i
  *
  * id   a tensor, or MSDU_ALL_TENSORS
  * Returns MSDU_OK, ERR_INVALID, ERR_STATE, or the context's failure: ERR_PEER_LOST,
- * ERR_TIMEOUT, ERR_NOT_FINITE, ERR_BACKEND.
+ * ERR_TIMEOUT, ERR_NOT_FINITE, ERR_BACKEND. Where the first gradient of a round is given out, all
+ * are, so that no update is half applied (setting commit = round); what failed since then is
+ * returned by msdu_step().
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what);
 

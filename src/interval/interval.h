@@ -19,7 +19,7 @@
 /* Default cap on harm: drift variance over squared weights, V / |w|^2 (its root is a distance).
  * Held at this value local steps stayed above the accuracy-against-bytes line of fixed intervals.
  */
-#define MSDU__DRIFT_LIMIT 0.003
+#define MSDU__DRIFT_LIMIT 3e-5
 
 /* A wire format as a policy sees it (filled from src/wire by the pipeline). */
 typedef struct msdu__interval_wire {

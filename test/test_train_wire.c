@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of training over narrow wires: equal ranks, small errors, nothing lost, bytes as counted.
+ */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include "pipeline.h"
+#include "ranks.h"
+
+static const ranks_tensor model[] = {{.count = 7}, {.count = 500}, {.count = 1}, {.count = 1500}};
+
+static const char *const wires[] = {"int8", "int4", "ternary", "bfloat16", "float16"};
+#define WIRES     5
+#define FEEDBACKS 3 /* the first ones keep what they lost */
+
+static ranks_job wire_job(int ranks, const char *domain, const char *wire)
+{
+    return (ranks_job){
+        .ranks = ranks,
+        .steps = 40,
+        .tensors = model,
+        .tensor_count = 4,
+        .config = {.domain = domain,
+                   .interval = "fixed",
+                   .interval_steps = 4,
+                   .delay_steps = 1,
+                   .fragments = 3,
+                   .wire = wire,
+                   .slice_bytes = 4096,
+                   .fuse_bytes = 1024,
+                   .wire_block = 64,
+                   .warmup_steps = 1,
+                   .lr = 0.05},
+    };
+}
+
+static void run_well(const ranks_job *job, ranks_run *run)
+{
+    ck_assert(ranks_go(job, run));
+    int failed = ranks_failed(run, job->ranks);
+    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run->selves[failed].text);
+}
+
+/* Root mean square of the difference of two rows. */
+static double distance(const double *a, const double *b, uint64_t count)
+{
+    double sum = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        sum += (a[i] - b[i]) * (a[i] - b[i]);
+    }
+    return sqrt(sum / (double)count);
+}
+
+static void check_ranks_equal(const ranks_run *run, int first, int last)
+{
+    const ranks_self *self = &run->selves[0];
+    size_t bytes = (size_t)(last - first + 1) * self->elements * sizeof(double);
+    for (int rank = 1; rank < self->job->ranks; rank++) {
+        ck_assert(memcmp(ranks_row(self, first), ranks_row(&run->selves[rank], first), bytes) == 0);
+    }
+}
+
+/* How far from the run in float32 a wire may end; parameters are of order 1. */
+static const double bounds[WIRES] = {0.002, 0.02, 0.1, 0.01, 0.002};
+
+START_TEST(gradients_keep_ranks_equal_and_near_float32)
+{
+    for (int ranks = 1; ranks <= 4; ranks += 3) {
+        ranks_run exact;
+        ranks_run narrow;
+        ranks_job job = wire_job(ranks, "gradient", "float32");
+        run_well(&job, &exact);
+        job.config.wire = wires[_i];
+        run_well(&job, &narrow);
+        check_ranks_equal(&narrow, 0, job.steps);
+        double far = distance(ranks_row(&narrow.selves[0], job.steps),
+                              ranks_row(&exact.selves[0], job.steps), exact.selves[0].elements);
+        ck_assert_msg(far < bounds[_i], "%d ranks: %g", ranks, far);
+        ck_assert(far > 0); /* the wire was used */
+        ranks_free(&exact);
+        ranks_free(&narrow);
+    }
+}
+END_TEST
+
+START_TEST(local_rounds_end_equal_and_near_float32)
+{
+    static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed"};
+    for (int k = _i % 2; k < 4; k += 2) {
+        ranks_run exact;
+        ranks_run narrow;
+        ranks_job job = wire_job(3, "parameter", "float32");
+        job.config.overlap = overlaps[k];
+        run_well(&job, &exact);
+        job.config.wire = wires[_i];
+        run_well(&job, &narrow);
+        check_ranks_equal(&narrow, job.steps, job.steps);
+        double far = distance(ranks_row(&narrow.selves[0], job.steps),
+                              ranks_row(&exact.selves[0], job.steps), exact.selves[0].elements);
+        ck_assert_msg(far < bounds[_i], "%s: %g", overlaps[k], far);
+        ck_assert(far > 0);
+        ranks_free(&exact);
+        ranks_free(&narrow);
+    }
+}
+END_TEST
+
+START_TEST(meetings_leave_ranks_equal)
+{
+    ranks_run run;
+    ranks_job job = wire_job(4, "parameter", wires[_i]);
+    run_well(&job, &run);
+    check_ranks_equal(&run, 2, 2); /* rounds end with steps 0, 1, 5, 9, ... */
+    check_ranks_equal(&run, 6, 6);
+    check_ranks_equal(&run, 10, 10);
+    ck_assert(memcmp(ranks_row(&run.selves[0], 8), ranks_row(&run.selves[1], 8),
+                     run.selves[0].elements * sizeof(double)) != 0);
+    ranks_free(&run);
+}
+END_TEST
+
+/* --- error feedback --- */
+
+/* Largest distance, at the end, from where constant gradients lead without any loss. */
+static double drift_at_end(const ranks_job *job)
+{
+    ranks_run run;
+    double worst = 0;
+    run_well(job, &run);
+    check_ranks_equal(&run, job->steps, job->steps);
+    for (uint64_t i = 0; i < run.selves[0].elements; i++) {
+        double mean = 0;
+        for (int rank = 0; rank < job->ranks; rank++) {
+            mean += ranks_gradient(job, rank, 0, MSDU_FLOAT32, i, 0) / job->ranks;
+        }
+        double wanted = ranks_initial(job, 0, MSDU_FLOAT32, i) - job->steps * job->config.lr * mean;
+        worst = fmax(worst, fabs(ranks_row(&run.selves[0], job->steps)[i] - wanted));
+    }
+    ranks_free(&run);
+    return worst;
+}
+
+/* Gradients are below 1, so lr is what one step moves: what is held back stays a few steps' worth,
+ * however long training lasts. */
+static const double held_back[] = {0.05, 1.0, 6.0};
+
+START_TEST(gradients_are_unbiased_in_the_long_run)
+{
+    static const int steps[] = {20, 200};
+    for (int k = 0; k < 2; k++) {
+        ranks_job job = wire_job(3, "gradient", wires[_i]);
+        job.has_constant_gradient = true;
+        job.config.lr = 0.01;
+        job.steps = steps[k];
+        double drift = drift_at_end(&job) / job.config.lr;
+        ck_assert_msg(drift < held_back[_i], "%d steps: %g", steps[k], drift);
+    }
+}
+END_TEST
+
+/* The final average sends what was held back: nothing of the local work is lost. */
+START_TEST(finish_sends_what_was_held_back)
+{
+    ranks_job job = wire_job(3, "parameter", wires[_i]);
+    job.has_constant_gradient = true;
+    job.config.lr = 0.01;
+    double drift = drift_at_end(&job);
+    ck_assert_msg(drift < 1e-5, "%g", drift);
+}
+END_TEST
+
+/* Only what gradients held back at the switch is dropped: it is not in units of parameters. */
+START_TEST(the_switch_loses_no_more_than_gradients_held_back)
+{
+    ranks_job job = wire_job(3, "auto", wires[_i]);
+    job.has_constant_gradient = true;
+    job.config.lr = 0.01;
+    double drift = drift_at_end(&job) / job.config.lr;
+    ck_assert_msg(drift < held_back[_i], "%g", drift);
+}
+END_TEST
+
+/* --- bytes --- */
+
+static const ranks_tensor large[] = {{.count = 4096}, {.count = 12288}};
+
+/* Two phases, N - 1 of N parts each: 2 b / 8 d (N - 1) / N, and the control message. */
+START_TEST(bytes_sent_follow_the_formula)
+{
+    for (int wire = 0; wire < MSDU__WIRE_COUNT; wire++) {
+        ranks_run run;
+        ranks_job job = wire_job(4, _i == 0 ? "gradient" : "parameter", msdu__wire_at(wire)->name);
+        job.tensors = large;
+        job.tensor_count = 2;
+        job.steps = 9;
+        job.config.wire_block = 256;
+        job.config.slice_bytes = 16384;
+        job.config.interval_steps = 1;
+        run_well(&job, &run);
+        for (int rank = 0; rank < 4; rank++) {
+            const msdu_summary *sum = &run.selves[rank].summary;
+            double round = 2.0 * msdu__wire_at(wire)->bits / 8.0 * 16384.0 * 3.0 / 4.0;
+            double wanted = 9.0 * (round + 3.0 * (double)sizeof(msdu__control));
+            double final = sum->rounds > 9 ? 2.0 * 4.0 * 16384.0 * 3.0 / 4.0 : 0.0;
+            double far = fabs((double)sum->bytes_sent - final - wanted);
+            ck_assert_msg(far < 0.02 * wanted, "%s: %llu instead of %g", msdu__wire_at(wire)->name,
+                          (unsigned long long)sum->bytes_sent, wanted + final);
+            ck_assert_uint_eq(sum->bytes_plain, 9U * 2U * 4U * 16384U * 3U / 4U);
+        }
+        ranks_free(&run);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("train_wire");
+    TCase *tcase = tcase_create("wire");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, gradients_keep_ranks_equal_and_near_float32, 0, WIRES);
+    tcase_add_loop_test(tcase, local_rounds_end_equal_and_near_float32, 0, WIRES);
+    tcase_add_loop_test(tcase, meetings_leave_ranks_equal, 0, WIRES);
+    tcase_add_loop_test(tcase, gradients_are_unbiased_in_the_long_run, 0, FEEDBACKS);
+    tcase_add_loop_test(tcase, finish_sends_what_was_held_back, 0, FEEDBACKS);
+    tcase_add_loop_test(tcase, the_switch_loses_no_more_than_gradients_held_back, 0, FEEDBACKS);
+    tcase_add_loop_test(tcase, bytes_sent_follow_the_formula, 0, 2);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}

@@ -125,7 +125,7 @@ static const msdu__setting table[] = {
     REAL(weight_decay, WEIGHT_DECAY, 0, 0, 1e9, "the trainer's weight decay"),
     CHOICE(nesterov, nesterov, NESTEROV, "no", "no, yes", "the trainer's momentum is Nesterov's"),
 
-    BYTES(slice_bytes, SLICE_BYTES, "4MiB", 64, GIB, "64 .. 1GiB", "largest slice"),
+    BYTES(slice_bytes, SLICE_BYTES, "1MiB", 64, GIB, "64 .. 1GiB", "largest slice"),
     BYTES(fuse_bytes, FUSE_BYTES, "1MiB", 0, GIB, "0 .. 1GiB",
           "smaller tensors are fused up to this"),
     INTEGER(window, WINDOW, AGREE, 4, 1, 64, "slices in flight"),

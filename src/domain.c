@@ -10,6 +10,9 @@
 
 #include "correct/vec.h"
 
+#define REDUCED_CHUNK 8192 /* elements scaled and summed while they are in the first cache levels  \
+                            */
+
 /* One tensor's part of a slice. */
 typedef struct piece {
     char *parameter; /* NULL if the tensor has none */
@@ -163,15 +166,19 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     void *buf = msdu__domain_buffer(p, f, slice);
     int32_t dtype = cut->dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
     bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
-    bool has_bad = false; /* known from the capture already, with its rank */
-    if (!run->is_narrow && !is_sum) {
-        msdu__vec_scale(buf, dtype, 1.0 / p->ranks, cut->count);
-    }
     bool needs_norm =
         f->round.is_gradient || p->is_accumulated || (p->chain.needs & MSDU__NEEDS_NORM) != 0;
     run->mean_sq = 0;
-    if (needs_norm && !run->is_state) {
-        run->mean_sq = msdu__vec_sum_sq(buf, dtype, cut->count, &has_bad);
+    for (uint64_t at = 0; at < cut->count; at += REDUCED_CHUNK) {
+        uint64_t count = cut->count - at < REDUCED_CHUNK ? cut->count - at : REDUCED_CHUNK;
+        void *x = offset_of(buf, cut->dtype, at);
+        bool has_bad = false; /* known from the capture already, with its rank */
+        if (!run->is_narrow && !is_sum) {
+            msdu__vec_scale(x, dtype, 1.0 / p->ranks, count);
+        }
+        if (needs_norm && !run->is_state) {
+            run->mean_sq += msdu__vec_sum_sq(x, dtype, count, &has_bad);
+        }
     }
     if (!f->round.is_gradient || !run->is_staged) {
         return;

@@ -273,33 +273,33 @@ msdu_status msdu_start(msdu_ctx *ctx)
 
 /* --- a step --- */
 
-static msdu_status check_open(const msdu_ctx *ctx)
+static msdu_status check_open(const msdu__pipeline *p)
 {
-    if (ctx == NULL) {
-        return fail_null("ctx");
-    }
-    if (!ctx->pipeline.is_started || ctx->pipeline.is_finished) {
+    if (!p->is_started || p->is_finished) {
         return msdu__fail(MSDU_ERR_STATE, "rank %d: the context is not between start and finish",
-                          ctx->pipeline.rank);
+                          p->rank);
     }
     return MSDU_OK;
 }
 
 /* The context's failure first: it stays the answer until destroy. */
-static msdu_status check_running(msdu_ctx *ctx)
+static msdu_status check_running(msdu__pipeline *p)
 {
-    msdu_status status = ctx == NULL ? MSDU_OK : msdu__pipeline_status(&ctx->pipeline);
-    return status == MSDU_OK ? check_open(ctx) : status;
+    msdu_status status = msdu__pipeline_status(p);
+    return status == MSDU_OK ? check_open(p) : status;
 }
 
 msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
     /* A failure is no reason to leave off in the middle of an optimizer's loop over tensors. */
-    msdu_status status = what == MSDU_PARAMETER ? check_open(ctx) : check_running(ctx);
+    msdu_status status = what == MSDU_PARAMETER ? check_open(p) : check_running(p);
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__pipeline *p = &ctx->pipeline;
     if (id >= p->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
                           p->rank, id, (int)what);
@@ -310,11 +310,14 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
 msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
     const unsigned kinds = MSDU_GRADIENT | MSDU_PARAMETER;
-    msdu_status status = what == MSDU_GRADIENT ? check_open(ctx) : check_running(ctx);
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_status status = what == MSDU_GRADIENT ? check_open(p) : check_running(p);
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__pipeline *p = &ctx->pipeline;
     if ((id >= p->tensor_count && id != MSDU_ALL_TENSORS) || ((unsigned)what & kinds) == 0 ||
         ((unsigned)what & ~kinds) != 0) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or no kind of memory: %d",
@@ -325,7 +328,10 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
 
 msdu_status msdu_step(msdu_ctx *ctx)
 {
-    msdu_status status = check_running(ctx);
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu_status status = check_running(&ctx->pipeline);
     return status == MSDU_OK ? msdu__schedule_step(&ctx->pipeline) : status;
 }
 
@@ -372,11 +378,14 @@ static msdu_status close_files(msdu__pipeline *p)
 
 msdu_status msdu_finish(msdu_ctx *ctx)
 {
-    msdu_status status = check_running(ctx);
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_status status = p->is_finished ? check_running(p) : check_open(p);
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__pipeline *p = &ctx->pipeline;
     status = msdu__pipeline_status(p);
     if (status == MSDU_OK && !msdu__final_is_between_steps(p)) {
         return msdu__fail(MSDU_ERR_STATE,

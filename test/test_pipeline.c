@@ -416,6 +416,26 @@ START_TEST(no_more_than_the_window_is_in_flight)
 }
 END_TEST
 
+/* Backward: at once. Blocking: nothing before everything of the round is ready. */
+START_TEST(slices_start_as_overlap_says)
+{
+    fake_reset();
+    rig *r = mode_rig(0);
+    r->p->settings.overlap = _i == 0 ? MSDU__OVERLAP_BACKWARD : MSDU__OVERLAP_BLOCKING;
+    ck_assert_int_eq(rig_start(r), MSDU_OK);
+    uint64_t starts = fake.starts;
+    fill(r, 0);
+    for (uint32_t t = TENSORS; t-- > 0;) {
+        ck_assert_uint_eq(fake.starts > starts, _i == 0 && t < TENSORS - 1);
+        ck_assert_int_eq(msdu_tensor_ready(r->ctx, t, MSDU_GRADIENT), MSDU_OK);
+        (void)msdu__pipeline_advance(r->p);
+    }
+    ck_assert_uint_gt(fake.starts, starts);
+    pump(r);
+    rig_free(r);
+}
+END_TEST
+
 START_TEST(gradients_wait_for_the_control_message)
 {
     fake_reset();
@@ -490,6 +510,7 @@ int main(void)
     tcase_add_loop_test(tcase, operations_may_end_in_any_order, 0, MODES_BY_HAND);
     tcase_add_test(tcase, a_backend_that_cannot_notify_is_polled);
     tcase_add_loop_test(tcase, no_more_than_the_window_is_in_flight, 0, MODES_BY_HAND);
+    tcase_add_loop_test(tcase, slices_start_as_overlap_says, 0, 2);
     tcase_add_test(tcase, gradients_wait_for_the_control_message);
     tcase_add_loop_test(tcase, operations_that_never_end_time_out, 0, 3);
     tcase_add_test(tcase, a_start_that_never_ends_times_out);

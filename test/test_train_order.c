@@ -138,6 +138,11 @@ START_TEST(measured_decisions)
 }
 END_TEST
 
+static double rising_lr(const ranks_job *job, int step)
+{
+    return job->config.lr * (1.0 + 0.02 * step);
+}
+
 /* Sums over slices must not depend on the order in which slices happen to end. */
 START_TEST(clipping_gives_all_ranks_the_same_bits)
 {
@@ -148,6 +153,7 @@ START_TEST(clipping_gives_all_ranks_the_same_bits)
     job.config.interval_steps = 1;
     job.config.correct = "clip,outer";
     job.config.clip_ratio = 1.0;
+    job.lr_at = rising_lr;
     job.config.outer_momentum = 0.3;
     job.config.window = 64;
     job.tensors = doubles; /* in float32 the scale would hide a difference in the last bits */

@@ -192,7 +192,7 @@ typedef struct msdu_config {
     const char *nesterov; /* "no", "yes" */
 
     /* slices and wire */
-    uint64_t slice_bytes; /* largest slice; default 4 MiB */
+    uint64_t slice_bytes; /* largest slice; default 1 MiB */
     uint64_t fuse_bytes;  /* smaller tensors are fused up to this; default 1 MiB */
     int64_t window;       /* slices in flight; default 4 */
     int64_t lanes;        /* independent ordered channels; default 2 */

@@ -7,6 +7,7 @@ OPTIONS ?= -DMSDU_WITH_GLOO=$(GLOO)
 
 .PHONY: build test demo install clean bench-smoke lint asan tsan help
 .NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
 
 build: ## the library, the command and the trainer, into build/
 	scripts/setup.sh build

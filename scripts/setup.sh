@@ -55,13 +55,19 @@ install_packages() {
     fi
 }
 
-# A Python environment of the demo's own; renewed when the list of its packages changes.
+# A Python environment of the demo's own; renewed when the list of its packages changes. Where
+# Python's package index cannot be reached, the distribution's packages do as well.
 install_python() {
     local list=examples/demo/requirements.txt stamp=build/venv/requirements.txt
     cmp -s "$list" "$stamp" && build/venv/bin/python -c "" 2>/dev/null && return
     echo "setup: Python packages for the demo, into build/venv"
     python3 -m venv --clear build/venv
-    build/venv/bin/pip install --quiet --requirement "$list"
+    if ! build/venv/bin/pip install --quiet --retries 1 --requirement "$list"; then
+        echo "setup: no packages from Python's index; taking the distribution's"
+        install_packages python3-sklearn python3-matplotlib
+        python3 -m venv --clear --system-site-packages build/venv
+        build/venv/bin/python -c "import sklearn, matplotlib"
+    fi
     cp "$list" "$stamp"
 }
 

@@ -10,8 +10,9 @@
 
 #include "correct/vec.h"
 
-#define REDUCED_CHUNK 8192 /* elements scaled and summed while they are in the first cache levels  \
-                            */
+#define REDUCED_CHUNK                                                                              \
+    1024 /* elements scaled and summed while they are in the first cache levels                    \
+          */
 
 /* One tensor's part of a slice. */
 typedef struct piece {

@@ -91,7 +91,7 @@ bool msdu__interval_warm_up(const msdu__interval_args *args, const msdu__round_s
         return false;
     }
     decision->interval = 1;
-    decision->wire = args->widest_wire;
+    decision->wire = args->fixed_wire >= 0 ? args->fixed_wire : args->widest_wire;
     snprintf(decision->reason, sizeof decision->reason, "warm-up: step %llu of %u",
              (unsigned long long)stats->step, args->warmup_steps);
     return true;

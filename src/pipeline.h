@@ -316,6 +316,21 @@ bool msdu__round_drain(msdu__pipeline *p);
 /* Poll the control message and a plan on its way. */
 bool msdu__round_poll(msdu__pipeline *p, msdu__fragment *f);
 
+/* Control messages have a lane of their own, behind those of both phases of slices; plans the next.
+ */
+static inline uint32_t msdu__control_lane(const msdu__pipeline *p)
+{
+    return (uint32_t)(2 * p->settings.lanes);
+}
+
+/* --- replan.c: renewal of the plan --- */
+/* Remember when a slice was ready and how long it took. */
+void msdu__replan_note(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice);
+/* End of a round: look at the plan now and then; renew it where rank 0 asked for it. */
+void msdu__replan_review(msdu__pipeline *p, msdu__fragment *f);
+/* Rank 0's order has arrived. */
+void msdu__replan_take(msdu__pipeline *p, msdu__fragment *f);
+
 /* --- schedule.c: the owner's side of a step --- */
 /* End of a step: what is due, when the ranks meet next. */
 msdu_status msdu__schedule_step(msdu__pipeline *p);

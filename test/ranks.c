@@ -126,7 +126,7 @@ static bool announce_from_threads(ranks_self *self, int step)
 {
     announcer announcers[ANNOUNCERS];
     pthread_t threads[ANNOUNCERS];
-    uint32_t order[RANKS_TENSORS_MOST];
+    uint32_t order[RANKS_TENSORS_MOST] = {0};
     uint32_t count = self->job->tensor_count;
     uint64_t random = 77U + (uint64_t)self->rank * 1000U + (uint64_t)step;
     for (uint32_t i = 0; i < count; i++) {
@@ -325,9 +325,9 @@ static bool reserve(ranks_self *self)
 {
     const ranks_job *job = self->job;
     self->elements = ranks_elements(job);
-    self->velocity = calloc(self->elements, sizeof(double));
-    self->history = calloc(((size_t)job->steps + 1) * self->elements, sizeof(double));
-    self->fragment = calloc(self->elements, sizeof(int));
+    self->velocity = calloc(self->elements + 1, sizeof(double));
+    self->history = calloc(((size_t)job->steps + 1) * self->elements + 1, sizeof(double));
+    self->fragment = calloc(self->elements + 1, sizeof(int));
     bool is_there = self->velocity != NULL && self->history != NULL && self->fragment != NULL;
     uint64_t at = 0;
     for (uint32_t t = 0; t < job->tensor_count; t++) {

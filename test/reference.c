@@ -53,7 +53,7 @@ static bool has_rule(const simulation *s, const char *rule)
 static double setting(const char *variable, double given, double preset)
 {
     const char *text = getenv(variable);
-    return text != NULL ? atof(text) : given != 0 ? given : preset;
+    return text != NULL ? strtod(text, NULL) : given != 0 ? given : preset;
 }
 
 /* The type in which a tensor is worked with. */
@@ -96,7 +96,7 @@ static void reduce_gradients(simulation *s)
 {
     bool is_mean = !is_text(s->job->config.reduce, "sum");
     for (uint64_t i = 0; i < s->elements; i++) {
-        double values[RANKS_MOST];
+        double values[RANKS_MOST] = {0};
         for (int rank = 0; rank < s->job->ranks; rank++) {
             values[rank] = s->g[rank][i];
         }
@@ -130,7 +130,7 @@ static void capture(simulation *s, int index)
     fragment *f = &s->fragments[index];
     f->mean_sq = 0;
     for (uint64_t i = 0; i < s->elements; i++) {
-        double values[RANKS_MOST];
+        double values[RANKS_MOST] = {0};
         if (s->fragment_of[i] != index) {
             continue;
         }
@@ -373,7 +373,7 @@ static void optimize(simulation *s, int step)
 
 static void record(const simulation *s, int step, reference *out)
 {
-    for (int rank = 0; rank < s->job->ranks; rank++) {
+    for (int rank = 0; rank < s->job->ranks && out->history[rank] != NULL; rank++) {
         memcpy(out->history[rank] + (uint64_t)step * s->elements, s->w[rank],
                s->elements * sizeof(double));
     }
@@ -504,6 +504,7 @@ void reference_free(reference *ref)
 static void compare(const ranks_self *self, const double *expected, double tolerance)
 {
     uint64_t count = ((uint64_t)self->job->steps + 1) * self->elements;
+    ck_assert_ptr_nonnull(expected);
     for (uint64_t i = 0; i < count; i++) {
         double far = fabs(self->history[i] - expected[i]);
         if (!(far <= tolerance * (1 + fabs(expected[i])))) {

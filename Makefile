@@ -18,7 +18,7 @@ test: ## build and run all tests
 	scripts/setup.sh test
 	cmake --preset release $(OPTIONS) -DMSDU_BUILD_TESTS=ON
 	cmake --build build -j $(JOBS)
-	ctest --test-dir build --output-on-failure
+	ctest --test-dir build -j $(JOBS) --output-on-failure
 
 demo: ## train on real data with 4 ranks, three ways, and compare
 	scripts/setup.sh demo
@@ -38,7 +38,7 @@ asan tsan: ## all tests under address and undefined, or thread sanitizer
 	scripts/setup.sh test
 	cmake --preset $@ $(OPTIONS)
 	cmake --build build/$@ -j $(JOBS)
-	ctest --test-dir build/$@ --output-on-failure
+	ctest --test-dir build/$@ -j $(JOBS) --output-on-failure
 
 lint: ## clang-format and clang-tidy
 	scripts/setup.sh ci

@@ -173,6 +173,7 @@ msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_
     if (status != MSDU_OK) {
         return status;
     }
+    assert(d.name != NULL); /* check_desc() refuses it */
     char *name = strdup(d.name);
     if (name == NULL || !grow_tensors(p)) {
         free(name);

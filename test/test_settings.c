@@ -52,7 +52,7 @@ static const char *const launchers[][2] = {{"MSDU_RANK", "MSDU_RANKS"},
 START_TEST(each_launcher_gives_rank_and_size_in_order)
 {
     msdu__settings settings;
-    char value[16];
+    char value[32];
     for (size_t i = LAUNCHERS; i-- > 0;) { /* the later ones stay set: the earlier ones win */
         snprintf(value, sizeof(value), "%zu", i + 1);
         setenv(launchers[i][0], value, 1);

@@ -249,7 +249,7 @@ static void remove_folder(void)
     unlink(images_path);
     unlink(labels_path);
     rmdir(folder);
-    memcpy(folder + sizeof(folder) - 7, "XXXXXX", 6);
+    memcpy(folder + sizeof(folder) - sizeof("XXXXXX"), "XXXXXX", sizeof("XXXXXX"));
 }
 
 static void check_refused(const char *word)

@@ -37,6 +37,17 @@ check_pkg_config(${WORK_DIR}/first)
 file(RENAME ${WORK_DIR}/first ${WORK_DIR}/second)
 check_package(${WORK_DIR}/second)
 check_pkg_config(${WORK_DIR}/second)
+
+# The moved command finds the moved modules.
+unset(ENV{MSDU_MODULE_PATH})
 if(EXISTS ${WORK_DIR}/second/bin/msdu)
-    run(${WORK_DIR}/second/bin/msdu info)
+    execute_process(COMMAND ${WORK_DIR}/second/bin/msdu info OUTPUT_VARIABLE info
+        COMMAND_ERROR_IS_FATAL ANY)
+    file(GLOB modules ${WORK_DIR}/second/${LIBDIR}/msdu/libmsdu_*.so)
+    foreach(module IN LISTS modules)
+        string(REGEX REPLACE "^.*/libmsdu_(.*)\\.so$" "\\1" name "${module}")
+        if(NOT info MATCHES "\n +${name} +found")
+            message(FATAL_ERROR "msdu info does not find ${name}:\n${info}")
+        endif()
+    endforeach()
 endif()

@@ -99,7 +99,7 @@ static const msdu__setting table[] = {
     REAL(drift_limit, DRIFT_LIMIT, MSDU__DRIFT_LIMIT, 1e-12, 1,
          "divergence: largest relative drift"),
     REAL(drift_exponent, DRIFT_EXPONENT, 0, 0, 8,
-         "divergence: the limit moves as (lr / first lr)^q"),
+         "divergence: the limit moves as (lr / largest lr)^q"),
     REAL(qsr_alpha, QSR_ALPHA, 0.2, 1e-9, 1e9, "qsr: h = (alpha / lr)^2"),
     INTEGER(plateau_patience, PLATEAU_PATIENCE, AGREE, 2, 1, 1000000,
             "plateau: rounds without improvement"),

@@ -126,7 +126,7 @@ typedef void (*msdu_log_fn)(void *user, msdu_log_level level, const char *text);
  * appended. `msdu info` prints every setting with its default, range and help; the same names,
  * upper case with MSDU_ in front, are read from the environment (MSDU_SLICE_BYTES) and, as
  * they stand, from an ini file. The environment wins over the file, the file over this struct.
- * All strings are borrowed during msdu_create() only.
+ * Of quoted choices the first is the default. All strings are borrowed during msdu_create() only.
  */
 typedef struct msdu_config {
     size_t size;             /* sizeof(msdu_config) of the caller; use MSDU_CONFIG_INIT */
@@ -168,11 +168,11 @@ typedef struct msdu_config {
     int64_t switch_step;      /* post_local: first step with local steps */
     double target_overhead;   /* share of time that may be spent waiting; default 0.03 */
     const char *prefer;       /* "accuracy", "speed": when the two bounds cross */
-    double drift_limit;       /* cap: relative drift held by divergence */
-    double drift_exponent;    /* q: the cap moves as (lr / first lr)^q */
-    double qsr_alpha;         /* QSR: h = (alpha / lr)^2 */
-    int64_t plateau_patience; /* plateau: rounds without improvement */
-    double plateau_threshold; /* plateau: relative improvement that counts */
+    double drift_limit;       /* cap: drift variance / |w|^2; default 3e-5 */
+    double drift_exponent;    /* q: the cap moves as (lr / largest lr)^q */
+    double qsr_alpha;         /* QSR (2310.14423): h = (alpha / lr)^2; default 0.2 */
+    int64_t plateau_patience; /* plateau: rounds without improvement; default 2 */
+    double plateau_threshold; /* plateau: relative improvement; default 0.05 */
 
     /* correction */
     const char *correct;    /* rules in order, such as "average" or "clip,outer,delayed" */
@@ -183,7 +183,7 @@ typedef struct msdu_config {
     double delayed_keep;    /* delayed: share of overlapped progress kept (rho); default 0.8 */
     double clip_ratio;      /* clip: limit as a multiple of the running norm; default 3 */
 
-    /* optimizer of the trainer, for the accumulated domain and for the choice of wire */
+    /* optimizer of the trainer, for the accumulated domain */
     const char *optimizer; /* "unknown", "sgd", "adam" */
     double lr;             /* learning rate now; see also msdu_set_lr() */
     double momentum;

@@ -125,6 +125,26 @@ START_TEST(local_rounds)
 }
 END_TEST
 
+/* Sanitizers make a step some ten times slower. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define MANY_ROUNDS 1000
+#else
+#define MANY_ROUNDS 10000
+#endif
+
+START_TEST(many_rounds_with_random_delays)
+{
+    op_log all = {{0}, {0}};
+    ranks_job job = order_job(&all);
+    job.tensor_count = 2;
+    job.steps = MANY_ROUNDS;
+    job.config.domain = "gradient";
+    job.config.wire = "ternary";
+    job.style = RANKS_THREADS;
+    check_order(&job, MANY_ROUNDS * 4U);
+}
+END_TEST
+
 /* The default policy decides from measured times: on all ranks alike. */
 START_TEST(measured_decisions)
 {
@@ -176,6 +196,7 @@ int main(void)
     tcase_add_test(tcase, gradients_in_random_order);
     tcase_add_test(tcase, narrow_gradients);
     tcase_add_loop_test(tcase, local_rounds, 0, 6);
+    tcase_add_test(tcase, many_rounds_with_random_delays);
     tcase_add_test(tcase, measured_decisions);
     tcase_add_test(tcase, clipping_gives_all_ranks_the_same_bits);
     suite_add_tcase(suite, tcase);

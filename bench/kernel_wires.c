@@ -19,7 +19,8 @@ uint64_t msdu__kernel_coded_bytes(const msdu__kernel *kernel, uint64_t count)
     if (kernel->coded == 0) {
         return 0;
     }
-    return strcmp(kernel->group, "wire") == 0 ? wire_of(kernel)->bytes(count, BLOCK) : 2 * count;
+    return strcmp(kernel->group, "wire") == 0 ? msdu__wire_bytes(wire_of(kernel), count, BLOCK)
+                                              : 2 * count;
 }
 
 static float *residual_of(const msdu__kernel *kernel, msdu__kernel_arrays *a)
@@ -29,18 +30,18 @@ static float *residual_of(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 
 void msdu__kernel_encode(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
-    a->sink += wire_of(kernel)->encode(a->array[MSDU__PARAM], residual_of(kernel, a), a->count,
-                                       BLOCK, a->codes);
+    a->sink += msdu__wire_encode(wire_of(kernel), a->array[MSDU__PARAM], residual_of(kernel, a),
+                                 a->count, BLOCK, a->codes);
 }
 
 static void decode(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
-    wire_of(kernel)->decode(a->codes, a->count, BLOCK, a->array[MSDU__UPDATE]);
+    msdu__wire_decode(wire_of(kernel), a->codes, a->count, BLOCK, a->array[MSDU__UPDATE]);
 }
 
 static void decode_add(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
-    wire_of(kernel)->decode_add(a->codes, a->count, BLOCK, a->array[MSDU__SNAPSHOT]);
+    msdu__wire_decode_add(wire_of(kernel), a->codes, a->count, BLOCK, a->array[MSDU__SNAPSHOT]);
 }
 
 bool msdu__kernel_reads_codes(const msdu__kernel *kernel)

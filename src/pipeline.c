@@ -273,7 +273,7 @@ static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t
     msdu__exchange x = exchange_of(p, f, slice);
     uint64_t total = 0;
     for (int32_t i = 0; i < p->ranks; i++) {
-        slot->share_bytes[i] = x.wire->bytes(run->share_count[i], x.block);
+        slot->share_bytes[i] = msdu__wire_bytes(x.wire, run->share_count[i], x.block);
         total += slot->share_bytes[i];
     }
     const float *value = msdu__domain_buffer(p, f, slice);

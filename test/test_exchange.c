@@ -72,7 +72,7 @@ static void group_start(int wire, int ranks, uint64_t count, double factor)
     g.has_feedback = g.x.wire->has_feedback;
     msdu__exchange_shares(count, BLOCK, ranks, g.share_count, g.share_start);
     for (int j = 0; j < ranks; j++) {
-        g.share_bytes[j] = g.x.wire->bytes(g.share_count[j], BLOCK);
+        g.share_bytes[j] = msdu__wire_bytes(g.x.wire, g.share_count[j], BLOCK);
     }
 }
 

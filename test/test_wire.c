@@ -54,11 +54,11 @@ static unsigned char coded[4 * MOST + 1];
 /* Encode and decode `count` values; nothing beyond the exact bytes and elements may be touched. */
 static void there_and_back(const msdu__wire *wire, float *lost, uint64_t count, uint32_t block)
 {
-    const uint64_t bytes = wire->bytes(count, block);
+    const uint64_t bytes = msdu__wire_bytes(wire, count, block);
     coded[bytes] = GUARD;
     back[count] = 42.0F;
-    (void)wire->encode(value, lost, count, block, coded);
-    wire->decode(coded, count, block, back);
+    (void)msdu__wire_encode(wire, value, lost, count, block, coded);
+    msdu__wire_decode(wire, coded, count, block, back);
     ck_assert(coded[bytes] == GUARD && back[count] == 42.0F);
 }
 
@@ -93,12 +93,12 @@ START_TEST(bytes_equal_the_formula_and_are_all_that_is_written)
     for (size_t b = 0; b < BLOCKS; b++) {
         for (size_t c = 0; c < COUNTS; c++) {
             const msdu__wire *wire = msdu__wire_at(_i);
-            ck_assert_uint_eq(wire->bytes(counts[c], blocks[b]),
+            ck_assert_uint_eq(msdu__wire_bytes(wire, counts[c], blocks[b]),
                               formula_bytes(_i, counts[c], blocks[b]));
             there_and_back(wire, NULL, counts[c], blocks[b]);
         }
     }
-    ck_assert_uint_eq(msdu__wire_at(_i)->bytes(0, BLOCK), 0);
+    ck_assert_uint_eq(msdu__wire_bytes(msdu__wire_at(_i), 0, BLOCK), 0);
 }
 END_TEST
 
@@ -135,8 +135,8 @@ START_TEST(residual_is_what_was_lost_and_its_energy_is_returned)
         before[i] = residual[i];
     }
     const uint64_t count = MOST - 37;
-    const double energy = wire->encode(value, residual, count, BLOCK, coded);
-    wire->decode(coded, count, BLOCK, back);
+    const double energy = msdu__wire_encode(wire, value, residual, count, BLOCK, coded);
+    msdu__wire_decode(wire, coded, count, BLOCK, back);
     double want = 0.0;
     int wrong = 0;
     for (uint64_t i = 0; i < MOST; i++) {
@@ -157,7 +157,7 @@ START_TEST(decode_add_adds_what_decode_gives)
         sum[i] = (float)i;
     }
     there_and_back(wire, NULL, 1000, 272);
-    wire->decode_add(coded, 1000, 272, sum);
+    msdu__wire_decode_add(wire, coded, 1000, 272, sum);
     int wrong = 0;
     for (int i = 0; i < MOST; i++) {
         wrong += sum[i] != (float)i + (i < 1000 ? back[i] : 0.0F);
@@ -173,11 +173,11 @@ START_TEST(blocks_can_be_coded_in_pieces)
     for (int i = 0; i < MOST; i++) {
         value[i] = (float)gaussian();
     }
-    (void)wire->encode(value, NULL, 1000, BLOCK, coded);
-    (void)wire->encode(value, NULL, 2 * BLOCK, BLOCK, pieces);
-    (void)wire->encode(value + 2 * BLOCK, NULL, 1000 - 2 * BLOCK, BLOCK,
-                       pieces + wire->bytes(2 * BLOCK, BLOCK));
-    ck_assert_mem_eq(coded, pieces, wire->bytes(1000, BLOCK));
+    (void)msdu__wire_encode(wire, value, NULL, 1000, BLOCK, coded);
+    (void)msdu__wire_encode(wire, value, NULL, 2 * BLOCK, BLOCK, pieces);
+    (void)msdu__wire_encode(wire, value + 2 * BLOCK, NULL, 1000 - 2 * BLOCK, BLOCK,
+                            pieces + msdu__wire_bytes(wire, 2 * BLOCK, BLOCK));
+    ck_assert_mem_eq(coded, pieces, msdu__wire_bytes(wire, 1000, BLOCK));
 }
 END_TEST
 
@@ -258,7 +258,7 @@ static double steady_ratio(const msdu__wire *wire)
             value[i] = (float)gaussian();
             energy += (double)value[i] * (double)value[i];
         }
-        const double left = wire->encode(value, residual, MOST, BLOCK, coded);
+        const double left = msdu__wire_encode(wire, value, residual, MOST, BLOCK, coded);
         lost += round < 30 ? 0.0 : left;
         sent += round < 30 ? 0.0 : energy;
     }

@@ -26,34 +26,11 @@ static void widen(const msdu__vec *vec, uint16_t header, const void *codes, floa
 
 static const msdu__codec codec = {.bits = 16, .encode = narrow, .decode = widen};
 
-static uint64_t bytes(uint64_t count, uint32_t block)
-{
-    return msdu__block_bytes(&codec, count, block);
-}
-
-static double encode(const float *value, float *residual, uint64_t count, uint32_t block, void *out)
-{
-    return msdu__block_encode(&codec, value, residual, count, block, out);
-}
-
-static void decode_add(const void *in, uint64_t count, uint32_t block, float *sum)
-{
-    msdu__block_decode_add(&codec, in, count, block, sum);
-}
-
-static void decode(const void *in, uint64_t count, uint32_t block, float *value)
-{
-    msdu__block_decode(&codec, in, count, block, value);
-}
-
 const msdu__wire msdu__wire_bfloat16 = {
     .name = "bfloat16",
     .help = "16 bits: range of float32, 8 bits of precision",
     .bits = 16.0,
     .has_feedback = false,
     .residual_ratio = 2.8e-6,
-    .bytes = bytes,
-    .encode = encode,
-    .decode_add = decode_add,
-    .decode = decode,
+    .codec = &codec,
 };

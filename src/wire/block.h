@@ -21,15 +21,6 @@ typedef struct msdu__codec {
                    uint64_t count);
 } msdu__codec;
 
-/* The functions of msdu__wire, for a codec. */
-uint64_t msdu__block_bytes(const msdu__codec *codec, uint64_t count, uint32_t block);
-double msdu__block_encode(const msdu__codec *codec, const float *value, float *residual,
-                          uint64_t count, uint32_t block, void *out);
-void msdu__block_decode_add(const msdu__codec *codec, const void *in, uint64_t count,
-                            uint32_t block, float *sum);
-void msdu__block_decode(const msdu__codec *codec, const void *in, uint64_t count, uint32_t block,
-                        float *value);
-
 /*
  * Scale of a uniform format as a bfloat16 header: absmax / levels rounded up, so that the largest
  * value is not cut; 0 for a block of zeros and of values so small that 1 / scale would overflow.

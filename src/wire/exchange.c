@@ -31,8 +31,9 @@ uint64_t msdu__exchange_bytes_max(uint64_t count, uint32_t block, int32_t ranks)
     uint64_t most = 0;
     for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
         const msdu__wire *wire = msdu__wire_at(i);
-        const uint64_t sent = wire->bytes(count, block) + owners; /* shares round up a byte each */
-        const uint64_t received = owners * wire->bytes(share, block);
+        const uint64_t sent =
+            msdu__wire_bytes(wire, count, block) + owners; /* shares round up a byte each */
+        const uint64_t received = owners * msdu__wire_bytes(wire, share, block);
         most = sent > most ? sent : most;
         most = received > most ? received : most;
     }
@@ -46,8 +47,9 @@ double msdu__exchange_encode(const msdu__exchange *x, const float *value, float 
     double energy = 0.0;
     for (int32_t j = 0; j < x->ranks; j++) {
         const uint64_t start = x->share_start[j];
-        energy += x->wire->encode(value + start, residual != NULL ? residual + start : NULL,
-                                  x->share_count[j], x->block, out);
+        energy +=
+            msdu__wire_encode(x->wire, value + start, residual != NULL ? residual + start : NULL,
+                              x->share_count[j], x->block, out);
         out += x->share_bytes[j];
     }
     return energy;
@@ -58,10 +60,10 @@ static void sum_piece(const msdu__exchange *x, const unsigned char *received, ui
                       uint64_t count, float *sum)
 {
     const uint64_t stride = x->share_bytes[x->rank];
-    const unsigned char *in = received + x->wire->bytes(start, x->block);
-    x->wire->decode(in, count, x->block, sum);
+    const unsigned char *in = received + msdu__wire_bytes(x->wire, start, x->block);
+    msdu__wire_decode(x->wire, in, count, x->block, sum);
     for (int32_t j = 1; j < x->ranks; j++) {
-        x->wire->decode_add(in + stride * (uint64_t)j, count, x->block, sum);
+        msdu__wire_decode_add(x->wire, in + stride * (uint64_t)j, count, x->block, sum);
     }
     if (x->factor != 1.0) {
         msdu__vec_get()->real[0]->scale(sum, x->factor, count);
@@ -78,8 +80,9 @@ double msdu__exchange_reduce(const msdu__exchange *x, const void *received, floa
         const uint64_t n = count - start < piece ? count - start : piece;
         float *lost = owner_residual != NULL ? owner_residual + start : NULL;
         sum_piece(x, received, start, n, sum + start);
-        energy += x->wire->encode(sum + start, lost, n, x->block,
-                                  (unsigned char *)out + x->wire->bytes(start, x->block));
+        energy +=
+            msdu__wire_encode(x->wire, sum + start, lost, n, x->block,
+                              (unsigned char *)out + msdu__wire_bytes(x->wire, start, x->block));
     }
     return energy;
 }
@@ -88,7 +91,7 @@ void msdu__exchange_decode(const msdu__exchange *x, const void *gathered, float 
 {
     const unsigned char *in = gathered;
     for (int32_t j = 0; j < x->ranks; j++) {
-        x->wire->decode(in, x->share_count[j], x->block, value + x->share_start[j]);
+        msdu__wire_decode(x->wire, in, x->share_count[j], x->block, value + x->share_start[j]);
         in += x->share_bytes[j];
     }
 }

@@ -30,34 +30,11 @@ static void dequantize(const msdu__vec *vec, uint16_t header, const void *codes,
 
 static const msdu__codec codec = {.bits = 4, .fit = fit, .encode = quantize, .decode = dequantize};
 
-static uint64_t bytes(uint64_t count, uint32_t block)
-{
-    return msdu__block_bytes(&codec, count, block);
-}
-
-static double encode(const float *value, float *residual, uint64_t count, uint32_t block, void *out)
-{
-    return msdu__block_encode(&codec, value, residual, count, block, out);
-}
-
-static void decode_add(const void *in, uint64_t count, uint32_t block, float *sum)
-{
-    msdu__block_decode_add(&codec, in, count, block, sum);
-}
-
-static void decode(const void *in, uint64_t count, uint32_t block, float *value)
-{
-    msdu__block_decode(&codec, in, count, block, value);
-}
-
 const msdu__wire msdu__wire_int4 = {
     .name = "int4",
     .help = "4 bits: blocks of equal steps, error feedback",
     .bits = 4.0625,
     .has_feedback = true,
     .residual_ratio = 0.0163,
-    .bytes = bytes,
-    .encode = encode,
-    .decode_add = decode_add,
-    .decode = decode,
+    .codec = &codec,
 };

@@ -48,9 +48,10 @@ static uint64_t minimum(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-uint64_t msdu__block_bytes(const msdu__codec *codec, uint64_t count, uint32_t block)
+uint64_t msdu__wire_bytes(const msdu__wire *wire, uint64_t count, uint32_t block)
 {
     assert(block > 0);
+    const msdu__codec *codec = wire->codec;
     const uint64_t whole = count / block * (header_bytes(codec) + code_bytes(codec, block));
     const uint64_t rest = count % block;
     return whole + (rest > 0 ? header_bytes(codec) + code_bytes(codec, rest) : 0);
@@ -95,10 +96,10 @@ static uint64_t encode_block(const walk *w, const float *value, float *residual,
     return header_bytes(codec) + code_bytes(codec, count);
 }
 
-double msdu__block_encode(const msdu__codec *codec, const float *value, float *residual,
-                          uint64_t count, uint32_t block, void *out)
+double msdu__wire_encode(const msdu__wire *wire, const float *value, float *residual,
+                         uint64_t count, uint32_t block, void *out)
 {
-    const walk w = {codec, msdu__vec_get()};
+    const walk w = {wire->codec, msdu__vec_get()};
     unsigned char *bytes = out;
     double energy = 0.0;
     bool has_bad = false;
@@ -133,9 +134,10 @@ static void add_decoded(const walk *w, uint16_t header, const unsigned char *cod
     }
 }
 
-void msdu__block_decode_add(const msdu__codec *codec, const void *in, uint64_t count,
-                            uint32_t block, float *sum)
+void msdu__wire_decode_add(const msdu__wire *wire, const void *in, uint64_t count, uint32_t block,
+                           float *sum)
 {
+    const msdu__codec *codec = wire->codec;
     const walk w = {codec, msdu__vec_get()};
     const unsigned char *bytes = in;
     for (uint64_t done = 0; done < count; done += block) {
@@ -146,9 +148,10 @@ void msdu__block_decode_add(const msdu__codec *codec, const void *in, uint64_t c
     }
 }
 
-void msdu__block_decode(const msdu__codec *codec, const void *in, uint64_t count, uint32_t block,
-                        float *value)
+void msdu__wire_decode(const msdu__wire *wire, const void *in, uint64_t count, uint32_t block,
+                       float *value)
 {
+    const msdu__codec *codec = wire->codec;
     const msdu__vec *vec = msdu__vec_get();
     const unsigned char *bytes = in;
     for (uint64_t done = 0; done < count; done += block) {

@@ -23,20 +23,7 @@ typedef struct msdu__wire {
     /* Steady-state energy of the residual relative to the energy of one contribution, with error
      * feedback, as test_wire.c measures on Gaussian values; what the controller predicts with. */
     double residual_ratio;
-    /* Bytes of count elements in blocks of block. Exact, and at least 1 if count > 0. */
-    uint64_t (*bytes)(uint64_t count, uint32_t block);
-    /*
-     * Encode value (+ residual if not NULL). residual is replaced by what was lost. value and
-     * residual do not overlap; both hold count elements. Returns the energy (sum of squares) of
-     * the new residual, 0 if there is none. Non-finite values: the result is unspecified but
-     * defined behaviour (the caller has checked before).
-     */
-    double (*encode)(const float *value, float *residual, uint64_t count, uint32_t block,
-                     void *out);
-    /* sum += decoded */
-    void (*decode_add)(const void *in, uint64_t count, uint32_t block, float *sum);
-    /* value = decoded */
-    void (*decode)(const void *in, uint64_t count, uint32_t block, float *value);
+    const struct msdu__codec *codec; /* how a block is coded, see block.h */
 } msdu__wire;
 
 /* Ladder of formats, widest first; index is the wire's number everywhere. */
@@ -53,6 +40,23 @@ enum {
 const msdu__wire *msdu__wire_at(int index);
 /* Index of a name, -1 if there is none. */
 int msdu__wire_find(const char *name);
+
+/* Bytes of count elements in blocks of block. Exact, and at least 1 if count > 0. */
+uint64_t msdu__wire_bytes(const msdu__wire *wire, uint64_t count, uint32_t block);
+/*
+ * Encode value (+ residual if not NULL). residual is replaced by what was lost. value and residual
+ * do not overlap; both hold count elements. Returns the energy (sum of squares) of the new
+ * residual, 0 if there is none. Non-finite values: the result is unspecified but defined behavior
+ * (the caller has checked before).
+ */
+double msdu__wire_encode(const msdu__wire *wire, const float *value, float *residual,
+                         uint64_t count, uint32_t block, void *out);
+/* sum += decoded */
+void msdu__wire_decode_add(const msdu__wire *wire, const void *in, uint64_t count, uint32_t block,
+                           float *sum);
+/* value = decoded */
+void msdu__wire_decode(const msdu__wire *wire, const void *in, uint64_t count, uint32_t block,
+                       float *value);
 
 /* --- exchange.c: the two-phase allreduce of one slice, as pure steps around backend calls --- */
 

@@ -16,23 +16,34 @@
 
 /* One tensor's part of a slice. */
 typedef struct piece {
-    char *parameter; /* NULL if the tensor has none */
-    char *gradient;
+    char *memory;   /* its gradient or parameter */
     uint64_t at;    /* first element within the slice */
     uint64_t count; /* elements */
     uint32_t tensor;
 } piece;
 
-static piece piece_at(const msdu__pipeline *p, uint32_t slice, uint32_t index, uint64_t at)
+/* Only the pointer that is meant is read: the trainer may just be moving the other one. */
+static piece piece_at(const msdu__pipeline *p, uint32_t slice, uint32_t index, uint64_t at,
+                      msdu_what what)
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
     const msdu__segment *segment = &p->slicing.segments[cut->first_segment + index];
     const msdu__tensor *tensor = &p->tensors[segment->tensor];
-    uint64_t offset = segment->offset * msdu__dtype_bytes(tensor->dtype);
-    piece out = {.at = at, .count = segment->count, .tensor = segment->tensor};
-    out.parameter = tensor->parameter == NULL ? NULL : (char *)tensor->parameter + offset;
-    out.gradient = tensor->gradient == NULL ? NULL : (char *)tensor->gradient + offset;
-    return out;
+    char *memory = what == MSDU_GRADIENT ? tensor->gradient : tensor->parameter;
+    assert(memory != NULL);
+    return (piece){
+        .memory = memory + segment->offset * msdu__dtype_bytes(tensor->dtype),
+        .at = at,
+        .count = segment->count,
+        .tensor = segment->tensor,
+    };
+}
+
+/* What is read and written in a slice of this round. */
+static msdu_what memory_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    bool is_gradient = f->round.is_gradient || p->is_accumulated;
+    return is_gradient && !p->runs[slice].is_state ? MSDU_GRADIENT : MSDU_PARAMETER;
 }
 
 static uint32_t working_bytes(int32_t dtype)
@@ -69,7 +80,7 @@ static void store(const void *in, int32_t dtype, void *out, uint64_t count)
 void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
     if (f->round.is_gradient && !p->runs[slice].is_staged) {
-        return piece_at(p, slice, 0, 0).gradient;
+        return piece_at(p, slice, 0, 0, MSDU_GRADIENT).memory;
     }
     return p->runs[slice].buf;
 }
@@ -79,7 +90,7 @@ static msdu__arrays arrays_of(const msdu__pipeline *p, uint32_t slice, const pie
     const msdu__run *run = &p->runs[slice];
     int32_t dtype = p->slicing.slices[slice].dtype;
     return (msdu__arrays){
-        .param = part->parameter,
+        .param = part->memory,
         .anchor = offset_of(run->anchor, dtype, part->at),
         .update = offset_of(run->buf, dtype, part->at),
         .momentum = offset_of(run->momentum, dtype, part->at),
@@ -114,10 +125,10 @@ static void capture_gradient(const msdu__pipeline *p, uint32_t slice, const piec
 {
     const msdu__run *run = &p->runs[slice];
     int32_t dtype = p->slicing.slices[slice].dtype;
-    const void *x = part->gradient;
+    const void *x = part->memory;
     if (run->is_staged) {
         void *buf = offset_of(run->buf, dtype, part->at);
-        load(part->gradient, dtype, buf, part->count);
+        load(part->memory, dtype, buf, part->count);
         x = buf;
         dtype = dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
     }
@@ -130,13 +141,13 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
     msdu__run *run = &p->runs[slice];
     int32_t dtype = p->slicing.slices[slice].dtype;
     if (run->is_state) {
-        load(part->parameter, dtype, offset_of(run->buf, dtype, part->at), part->count);
+        load(part->memory, dtype, offset_of(run->buf, dtype, part->at), part->count);
     } else if (f->round.is_gradient) {
         capture_gradient(p, slice, part, sums);
     } else if (p->is_accumulated) {
         msdu__recursion_args args = recursion_args(p);
         msdu__recursion_state state = recursion_state(run, dtype, part->at);
-        msdu__recursion_capture(&args, &state, part->gradient, offset_of(run->buf, dtype, part->at),
+        msdu__recursion_capture(&args, &state, part->memory, offset_of(run->buf, dtype, part->at),
                                 part->count, dtype, sums);
     } else {
         msdu__arrays arrays = arrays_of(p, slice, part);
@@ -148,7 +159,7 @@ void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
-        piece part = piece_at(p, slice, i, at);
+        piece part = piece_at(p, slice, i, at, memory_of(p, f, slice));
         msdu__sums sums = {0};
         capture_piece(p, f, slice, &part, &sums);
         f->sums.update_sq += sums.update_sq;
@@ -186,8 +197,8 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     }
     uint64_t at = 0;
     for (uint32_t i = 0; i < cut->segments; i++) {
-        piece part = piece_at(p, slice, i, at);
-        store(offset_of(run->buf, cut->dtype, at), cut->dtype, part.gradient, part.count);
+        piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
+        store(offset_of(run->buf, cut->dtype, at), cut->dtype, part.memory, part.count);
         at += part.count;
     }
 }
@@ -197,14 +208,14 @@ static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, co
     msdu__run *run = &p->runs[slice];
     int32_t dtype = p->slicing.slices[slice].dtype;
     if (run->is_state) {
-        store(offset_of(run->buf, dtype, part->at), dtype, part->parameter, part->count);
+        store(offset_of(run->buf, dtype, part->at), dtype, part->memory, part->count);
         return;
     }
     if (p->is_accumulated) {
         msdu__recursion_args args = recursion_args(p);
         msdu__recursion_state state = recursion_state(run, dtype, part->at);
         msdu__recursion_apply(&args, &state, offset_of(run->buf, dtype, part->at), NULL,
-                              part->gradient, part->count, dtype);
+                              part->memory, part->count, dtype);
         return;
     }
     msdu__arrays arrays = arrays_of(p, slice, part);
@@ -222,7 +233,7 @@ void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     }
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
-        piece part = piece_at(p, slice, i, at);
+        piece part = piece_at(p, slice, i, at, memory_of(p, f, slice));
         apply_piece(p, f, slice, &part);
         at += part.count;
     }
@@ -234,10 +245,10 @@ void msdu__domain_local(msdu__pipeline *p, uint32_t slice)
     msdu__recursion_args args = recursion_args(p);
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
-        piece part = piece_at(p, slice, i, at);
+        piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
         msdu__recursion_state state = recursion_state(&p->runs[slice], dtype, at);
         msdu__sums sums = {0};
-        msdu__recursion_local(&args, &state, part.gradient, part.count, dtype, &sums);
+        msdu__recursion_local(&args, &state, part.memory, part.count, dtype, &sums);
         at += part.count;
     }
 }
@@ -275,8 +286,8 @@ void msdu__domain_anchor(msdu__pipeline *p)
         uint64_t at = 0;
         int32_t dtype = p->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
-            piece part = piece_at(p, slice, i, at);
-            load(part.parameter, dtype, offset_of(p->runs[slice].anchor, dtype, at), part.count);
+            piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
+            load(part.memory, dtype, offset_of(p->runs[slice].anchor, dtype, at), part.count);
             at += part.count;
         }
         /* what gradient rounds left in the error feedback is in gradient units: of no use here */
@@ -290,8 +301,8 @@ void msdu__domain_rollback(msdu__pipeline *p)
         uint64_t at = 0;
         int32_t dtype = p->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
-            piece part = piece_at(p, slice, i, at);
-            store(offset_of(p->runs[slice].anchor, dtype, at), dtype, part.parameter, part.count);
+            piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
+            store(offset_of(p->runs[slice].anchor, dtype, at), dtype, part.memory, part.count);
             at += part.count;
         }
     }

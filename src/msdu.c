@@ -9,13 +9,6 @@
 #include "backend/registry.h"
 #include "pipeline.h"
 
-struct msdu_ctx {
-    msdu__pipeline pipeline;
-};
-
-#define NAME_BYTES  256
-#define TENSORS_MAX 1000000U
-
 static msdu_status fail_null(const char *what)
 {
     return msdu__fail(MSDU_ERR_INVALID, "%s is NULL", what);
@@ -89,110 +82,6 @@ err_lock:
 err_free:
     free(ctx);
     return status;
-}
-
-/* --- tensors --- */
-
-static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d)
-{
-    size_t length = d->name == NULL ? 0 : strnlen(d->name, NAME_BYTES);
-    if (length == 0 || length == NAME_BYTES) {
-        return msdu__fail(MSDU_ERR_INVALID, "tensor %u: name must have 1 .. %d bytes",
-                          p->tensor_count, NAME_BYTES - 1);
-    }
-    if (d->count == 0 || d->dtype < MSDU_FLOAT32 || d->dtype > MSDU_BFLOAT16) {
-        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': count %llu or dtype %d out of range",
-                          d->name, (unsigned long long)d->count, d->dtype);
-    }
-    if (d->role == MSDU_ROLE_MODEL && d->parameter == NULL && d->gradient == NULL) {
-        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': needs parameter or gradient", d->name);
-    }
-    if (d->role != MSDU_ROLE_MODEL && (d->role != MSDU_ROLE_STATE || d->parameter == NULL)) {
-        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': bad role %d, or state without parameter",
-                          d->name, d->role);
-    }
-    uintptr_t places = (uintptr_t)d->parameter | (uintptr_t)d->gradient;
-    if (places % msdu__dtype_bytes(d->dtype) != 0) {
-        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': memory is not aligned to its elements",
-                          d->name);
-    }
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        assert(p->tensors[i].name != NULL);
-        if (strcmp(p->tensors[i].name, d->name) == 0) {
-            return msdu__fail(MSDU_ERR_INVALID, "tensor '%s' was added twice", d->name);
-        }
-    }
-    return MSDU_OK;
-}
-
-/* The caller's struct may be shorter than ours (older header), or longer if the rest is zero. */
-static msdu_status copy_desc(const msdu_tensor_desc *desc, msdu_tensor_desc *out)
-{
-    memset(out, 0, sizeof(*out));
-    if (desc->size == 0) {
-        return msdu__fail(MSDU_ERR_INVALID, "msdu_tensor_desc.size is 0: use MSDU_TENSOR_INIT");
-    }
-    const unsigned char *bytes = (const unsigned char *)desc;
-    for (size_t i = sizeof(*out); i < desc->size; i++) {
-        if (bytes[i] != 0) {
-            return msdu__fail(MSDU_ERR_UNSUPPORTED, "msdu_tensor_desc is from a newer header");
-        }
-    }
-    memcpy(out, desc, desc->size < sizeof(*out) ? desc->size : sizeof(*out));
-    return MSDU_OK;
-}
-
-static bool grow_tensors(msdu__pipeline *p)
-{
-    /* powers of two: room is used up when the count is one */
-    if ((p->tensor_count & (p->tensor_count - 1)) != 0) {
-        return true;
-    }
-    size_t room = p->tensor_count == 0 ? 1 : 2 * (size_t)p->tensor_count;
-    msdu__tensor *grown = realloc(p->tensors, room * sizeof(*grown));
-    if (grown != NULL) {
-        p->tensors = grown;
-    }
-    return grown != NULL;
-}
-
-msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_t *id_out)
-{
-    if (ctx == NULL || desc == NULL) {
-        return fail_null("ctx or desc");
-    }
-    msdu__pipeline *p = &ctx->pipeline;
-    msdu_tensor_desc d;
-    msdu_status status = copy_desc(desc, &d);
-    if (status == MSDU_OK && (p->is_started || p->tensor_count == TENSORS_MAX)) {
-        status = msdu__fail(MSDU_ERR_STATE, "tensors are added before msdu_start()");
-    }
-    if (status == MSDU_OK) {
-        status = check_desc(p, &d);
-    }
-    if (status != MSDU_OK) {
-        return status;
-    }
-    assert(d.name != NULL); /* check_desc() refuses it */
-    char *name = strdup(d.name);
-    if (name == NULL || !grow_tensors(p)) {
-        free(name);
-        return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for tensor '%s'", d.name);
-    }
-    msdu__tensor *t = &p->tensors[p->tensor_count];
-    memset(t, 0, sizeof(*t));
-    t->name = name;
-    t->parameter = d.parameter;
-    t->gradient = d.gradient;
-    t->count = d.count;
-    t->dtype = d.dtype;
-    t->role = d.role;
-    t->priority = d.priority;
-    if (id_out != NULL) {
-        *id_out = p->tensor_count;
-    }
-    p->tensor_count++;
-    return MSDU_OK;
 }
 
 /* --- start --- */

@@ -256,6 +256,11 @@ typedef struct msdu__pipeline {
     _Atomic bool is_drained;
 } msdu__pipeline;
 
+/* The public handle. */
+struct msdu_ctx {
+    msdu__pipeline pipeline;
+};
+
 /* Ready queue values: a slice, or a command from the owner. */
 #define MSDU__COMMAND_OPEN   0x80000000U /* | fragment: its next round begins */
 #define MSDU__COMMAND_APPLY  0x40000000U /* | fragment: its results may be applied */

@@ -210,6 +210,31 @@ START_TEST(null_is_refused_everywhere)
 }
 END_TEST
 
+START_TEST(memory_moves_only_while_it_is_the_trainers)
+{
+    float other[8] = {0};
+    open_context("gradient");
+    expect(msdu_tensor_set(NULL, 0, MSDU_GRADIENT, other), MSDU_ERR_INVALID, "NULL");
+    expect(msdu_tensor_set(ctx, 2, MSDU_GRADIENT, other), MSDU_ERR_INVALID, "no tensor 2");
+    expect(msdu_tensor_set(ctx, 0, (msdu_what)3, other), MSDU_ERR_INVALID, "3");
+    expect(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, NULL), MSDU_ERR_INVALID, "'a'");
+    expect(msdu_tensor_set(ctx, 0, MSDU_PARAMETER, (char *)other + 2), MSDU_ERR_INVALID, "aligned");
+    ck_assert_int_eq(add("c", NULL, memory[1]), MSDU_OK);
+    expect(msdu_tensor_set(ctx, 2, MSDU_PARAMETER, other), MSDU_ERR_INVALID, "'c'");
+    ck_assert_int_eq(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, other), MSDU_OK);
+    ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
+    ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_OK);
+    /* its round cannot end before 'b' is there */
+    expect(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, memory[1]), MSDU_ERR_STATE, "'a'");
+    ck_assert_int_eq(msdu_tensor_set(ctx, 0, MSDU_PARAMETER, memory[0]), MSDU_OK);
+    ck_assert_int_eq(msdu_tensor_wait(ctx, 0, MSDU_GRADIENT), MSDU_OK);
+    ck_assert_int_eq(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, memory[1]), MSDU_OK);
+    ck_assert_int_eq(msdu_step(ctx), MSDU_OK);
+    ck_assert_int_eq(msdu_finish(ctx), MSDU_OK);
+    msdu_destroy(ctx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("train_calls");
@@ -223,6 +248,7 @@ int main(void)
     tcase_add_test(tcase, bad_tensors_are_refused);
     tcase_add_test(tcase, structs_of_other_sizes_are_taken_or_refused);
     tcase_add_test(tcase, null_is_refused_everywhere);
+    tcase_add_test(tcase, memory_moves_only_while_it_is_the_trainers);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define MSDU_VERSION_MAJOR 0
-#define MSDU_VERSION_MINOR 1
+#define MSDU_VERSION_MINOR 2
 #define MSDU_VERSION_PATCH 0
 
 #if defined(__GNUC__)
@@ -214,12 +214,12 @@ typedef struct msdu_config {
 typedef struct msdu_tensor_desc {
     size_t size;      /* sizeof(msdu_tensor_desc); use MSDU_TENSOR_INIT */
     const char *name; /* copied; not empty, unique in the context, at most 255 bytes */
-    void
-        *parameter; /* count elements, contiguous, aligned to the element; borrowed until destroy */
-    void *gradient; /* the same shape and dtype, or NULL; borrowed until destroy */
-    uint64_t count; /* elements, at least 1 */
-    int32_t dtype;  /* msdu_dtype */
-    int32_t role;   /* msdu_role */
+    void *parameter;  /* count elements, contiguous, aligned to the element; borrowed, see
+                         msdu_tensor_add() */
+    void *gradient;   /* the same shape and dtype, or NULL */
+    uint64_t count;   /* elements, at least 1 */
+    int32_t dtype;    /* msdu_dtype */
+    int32_t role;     /* msdu_role */
     int32_t priority; /* order of need in the next forward, small first; ties: order of adding */
     int32_t reserved; /* zero */
 } msdu_tensor_desc;
@@ -292,12 +292,26 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_create(const msdu_config *config, msdu
 /*
  * Add a tensor, before msdu_start(), in the same order on every rank.
  *
- * desc   copied; the memory it points at is borrowed until msdu_destroy()
+ * desc   copied; the memory it points at is borrowed until msdu_tensor_set() or msdu_destroy()
  * id_out receives 0, 1, 2, ... in order of adding; may be NULL
  * Returns MSDU_OK, ERR_INVALID, ERR_STATE (after start), ERR_NO_MEMORY.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc,
                                                      uint32_t *id_out);
+
+/*
+ * Tell where a tensor's memory is from now on, such as a gradient that the framework allocates
+ * anew every step: the same count and dtype, aligned to the element.
+ *
+ * what MSDU_GRADIENT or MSDU_PARAMETER, one of the two, and not one that was NULL when added
+ * data borrowed until the next call of this function for it, or msdu_destroy()
+ * Returns MSDU_OK, ERR_INVALID (id, what, NULL, alignment), ERR_STATE (the memory is the
+ * library's: it was announced, or a mean is being applied, and msdu_tensor_wait() did not return
+ * yet). Never blocks, never allocates.
+ * Thread: any, one at a time for a tensor; the owner must not call msdu_step() meanwhile.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_set(msdu_ctx *ctx, uint32_t id, msdu_what what,
+                                                     void *data);
 
 /*
  * Join the group, compare tensors and settings with all ranks, broadcast rank 0's parameters if

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors of a context: what the trainer adds, and where their memory is from step to step. */
+#include "pipeline.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_BYTES  256
+#define TENSORS_MAX 1000000U
+
+static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d)
+{
+    size_t length = d->name == NULL ? 0 : strnlen(d->name, NAME_BYTES);
+    if (length == 0 || length == NAME_BYTES) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor %u: name must have 1 .. %d bytes",
+                          p->tensor_count, NAME_BYTES - 1);
+    }
+    if (d->count == 0 || d->dtype < MSDU_FLOAT32 || d->dtype > MSDU_BFLOAT16) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': count %llu or dtype %d out of range",
+                          d->name, (unsigned long long)d->count, d->dtype);
+    }
+    if (d->role == MSDU_ROLE_MODEL && d->parameter == NULL && d->gradient == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': needs parameter or gradient", d->name);
+    }
+    if (d->role != MSDU_ROLE_MODEL && (d->role != MSDU_ROLE_STATE || d->parameter == NULL)) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': bad role %d, or state without parameter",
+                          d->name, d->role);
+    }
+    uintptr_t places = (uintptr_t)d->parameter | (uintptr_t)d->gradient;
+    if (places % msdu__dtype_bytes(d->dtype) != 0) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': memory is not aligned to its elements",
+                          d->name);
+    }
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        assert(p->tensors[i].name != NULL);
+        if (strcmp(p->tensors[i].name, d->name) == 0) {
+            return msdu__fail(MSDU_ERR_INVALID, "tensor '%s' was added twice", d->name);
+        }
+    }
+    return MSDU_OK;
+}
+
+/* The caller's struct may be shorter than ours (older header), or longer if the rest is zero. */
+static msdu_status copy_desc(const msdu_tensor_desc *desc, msdu_tensor_desc *out)
+{
+    memset(out, 0, sizeof(*out));
+    if (desc->size == 0) {
+        return msdu__fail(MSDU_ERR_INVALID, "msdu_tensor_desc.size is 0: use MSDU_TENSOR_INIT");
+    }
+    const unsigned char *bytes = (const unsigned char *)desc;
+    for (size_t i = sizeof(*out); i < desc->size; i++) {
+        if (bytes[i] != 0) {
+            return msdu__fail(MSDU_ERR_UNSUPPORTED, "msdu_tensor_desc is from a newer header");
+        }
+    }
+    memcpy(out, desc, desc->size < sizeof(*out) ? desc->size : sizeof(*out));
+    return MSDU_OK;
+}
+
+static bool grow_tensors(msdu__pipeline *p)
+{
+    /* powers of two: room is used up when the count is one */
+    if ((p->tensor_count & (p->tensor_count - 1)) != 0) {
+        return true;
+    }
+    size_t room = p->tensor_count == 0 ? 1 : 2 * (size_t)p->tensor_count;
+    msdu__tensor *grown = realloc(p->tensors, room * sizeof(*grown));
+    if (grown != NULL) {
+        p->tensors = grown;
+    }
+    return grown != NULL;
+}
+
+msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_t *id_out)
+{
+    if (ctx == NULL || desc == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "ctx or desc is NULL");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_tensor_desc d;
+    msdu_status status = copy_desc(desc, &d);
+    if (status == MSDU_OK && (p->is_started || p->tensor_count == TENSORS_MAX)) {
+        status = msdu__fail(MSDU_ERR_STATE, "tensors are added before msdu_start()");
+    }
+    if (status == MSDU_OK) {
+        status = check_desc(p, &d);
+    }
+    if (status != MSDU_OK) {
+        return status;
+    }
+    assert(d.name != NULL); /* check_desc() refuses it */
+    char *name = strdup(d.name);
+    if (name == NULL || !grow_tensors(p)) {
+        free(name);
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for tensor '%s'", d.name);
+    }
+    msdu__tensor *t = &p->tensors[p->tensor_count];
+    memset(t, 0, sizeof(*t));
+    t->name = name;
+    t->parameter = d.parameter;
+    t->gradient = d.gradient;
+    t->count = d.count;
+    t->dtype = d.dtype;
+    t->role = d.role;
+    t->priority = d.priority;
+    if (id_out != NULL) {
+        *id_out = p->tensor_count;
+    }
+    p->tensor_count++;
+    return MSDU_OK;
+}
+
+static msdu_status check_move(const msdu__pipeline *p, const msdu__tensor *t, msdu_what what,
+                              const void *data)
+{
+    const void *present = what == MSDU_GRADIENT ? t->gradient : t->parameter;
+    const char *kind = what == MSDU_GRADIENT ? "gradient" : "parameter";
+    if (present == NULL || data == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: tensor '%s' %s", p->rank, t->name,
+                          data == NULL ? "cannot move to NULL" : "was added without this memory");
+    }
+    if ((uintptr_t)data % msdu__dtype_bytes(t->dtype) != 0) {
+        return msdu__fail(MSDU_ERR_INVALID,
+                          "rank %d: %s of tensor '%s' is not aligned to its elements", p->rank,
+                          kind, t->name);
+    }
+    if (atomic_load(&t->busy[what == MSDU_GRADIENT ? 0 : 1]) > 0) {
+        return msdu__fail(MSDU_ERR_STATE,
+                          "rank %d: %s of tensor '%s' is the library's until msdu_tensor_wait()",
+                          p->rank, kind, t->name);
+    }
+    return MSDU_OK;
+}
+
+msdu_status msdu_tensor_set(msdu_ctx *ctx, uint32_t id, msdu_what what, void *data)
+{
+    if (ctx == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "ctx is NULL");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    if (id >= p->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
+                          p->rank, id, (int)what);
+    }
+    msdu__tensor *t = &p->tensors[id];
+    msdu_status status = check_move(p, t, what, data);
+    if (status == MSDU_OK) {
+        /* plain stores: the communication thread reads them only of memory that was handed over */
+        *(what == MSDU_GRADIENT ? &t->gradient : &t->parameter) = data;
+    }
+    return status;
+}

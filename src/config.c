@@ -206,13 +206,10 @@ static char *read_line(char *line, int bytes, void *stream)
     return line;
 }
 
-static msdu_status load_file(msdu__loader *loader)
+/* All lines of an open stream, which is closed. */
+static msdu_status load_stream(msdu__loader *loader, const char *path, FILE *file)
 {
-    const char *path = loader->settings->config_file;
-    if (path[0] == '\0') {
-        return MSDU_OK;
-    }
-    file_state state = {.loader = loader, .path = path, .file = fopen(path, "re")};
+    file_state state = {.loader = loader, .path = path, .file = file};
     if (state.file == NULL) {
         return msdu__fail(MSDU_ERR_NOT_FOUND, "settings file %s: %s", path, strerror(errno));
     }
@@ -226,6 +223,24 @@ static msdu_status load_file(msdu__loader *loader)
         return msdu__setting_fail(loader, "%s:%d: not of the form name = value", path, error_line);
     }
     return state.status;
+}
+
+static msdu_status load_file(msdu__loader *loader)
+{
+    const char *path = loader->settings->config_file;
+    return path[0] == '\0' ? MSDU_OK : load_stream(loader, path, fopen(path, "re"));
+}
+
+/* The struct's own lines; a file of theirs, so that one parser reads both. */
+static msdu_status load_lines(msdu__loader *loader, const msdu_config *config)
+{
+    const char *text = config->settings;
+    if (text == NULL || text[0] == '\0') {
+        return MSDU_OK;
+    }
+    /* opened for reading only, so the cast takes nothing away */
+    FILE *file = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
+    return load_stream(loader, "msdu_config.settings", file);
 }
 
 /* --- all together --- */
@@ -269,6 +284,9 @@ static msdu_status load_all(msdu__loader *loader, const msdu_config *config)
     }
     if (status == MSDU_OK) {
         status = load_struct(loader, config);
+    }
+    if (status == MSDU_OK) {
+        status = load_lines(loader, config);
     }
     if (status == MSDU_OK) {
         status = load_path(loader, config);

@@ -208,7 +208,38 @@ START_TEST(the_environment_wins_over_file_and_struct)
 }
 END_TEST
 
-/* Bytes of msdu_config that no row covers must be the size, the log callback or padding. */
+START_TEST(lines_of_the_struct_win_over_its_fields_and_can_say_zero)
+{
+    msdu__settings settings;
+    msdu_config config = {.size = sizeof(config), .window = 9, .lanes = 3};
+    config.settings = "warmup_steps = 0\nouter_momentum = 0\nwindow = 7\n";
+    ck_assert_msg(load(&config, &settings) == MSDU_OK, "%s", msdu_last_error());
+    ck_assert_int_eq(settings.warmup_steps, 0);
+    ck_assert(settings.outer_momentum <= 0);
+    ck_assert_int_eq(settings.window, 7);
+    ck_assert_int_eq(settings.lanes, 3);
+    config.config_file = ini_file("window = 5\n");
+    ck_assert_msg(load(&config, &settings) == MSDU_OK, "%s", msdu_last_error());
+    ck_assert_int_eq(settings.window, 5);
+    ck_assert_int_eq(settings.warmup_steps, 0);
+    config.settings = "";
+    ck_assert_msg(load(&config, &settings) == MSDU_OK, "%s", msdu_last_error());
+    ck_assert_int_eq(settings.warmup_steps, 8);
+}
+END_TEST
+
+START_TEST(a_bad_line_of_the_struct_is_refused)
+{
+    msdu_config config = {.size = sizeof(config), .settings = "window = 2\nwindov = 3\n"};
+    expect_failure(&config, "msdu_config.settings:2|windov|did you mean 'window'");
+    config.settings = "window = many";
+    expect_failure(&config, "msdu_config.settings:1: window|'many'|1 .. 64");
+    config.settings = "config_file = other.ini";
+    expect_failure(&config, "unknown setting 'config_file'");
+}
+END_TEST
+
+/* Bytes of msdu_config that no row covers must be the size, the log callback, lines or padding. */
 START_TEST(every_field_of_the_struct_has_a_row)
 {
     static const size_t bytes_of[] = {sizeof(char *), 4, 8, 8, 8};
@@ -225,7 +256,7 @@ START_TEST(every_field_of_the_struct_has_a_row)
         bare += covered[i] ? 0 : 1;
     }
     size_t padding = offsetof(msdu_config, backend) - offsetof(msdu_config, rank) - 4;
-    ck_assert_uint_eq(bare, sizeof(size_t) + sizeof(msdu_log_fn) + sizeof(void *) + padding);
+    ck_assert_uint_eq(bare, sizeof(size_t) + sizeof(msdu_log_fn) + 2 * sizeof(void *) + padding);
 }
 END_TEST
 
@@ -367,6 +398,8 @@ static void add_tests(TCase *tcase)
     tcase_add_test(tcase, the_environment_wins_over_the_struct);
     tcase_add_test(tcase, the_environment_wins_over_the_file);
     tcase_add_test(tcase, the_environment_wins_over_file_and_struct);
+    tcase_add_test(tcase, lines_of_the_struct_win_over_its_fields_and_can_say_zero);
+    tcase_add_test(tcase, a_bad_line_of_the_struct_is_refused);
     tcase_add_test(tcase, every_field_of_the_struct_has_a_row);
     tcase_add_test(tcase, every_default_is_the_documented_one);
     tcase_add_test(tcase, each_kind_of_bad_value_is_named_with_its_range);

@@ -203,6 +203,10 @@ typedef struct msdu_config {
     const char *trace_file;    /* Chrome trace, written while running */
     const char *metrics_file;  /* Prometheus text, replaced every metrics_period_ms */
     int64_t metrics_period_ms; /* default 5000 */
+
+    /* Lines `name = value` as in an ini file; wins over the fields above. Says what a field cannot:
+     * an explicit zero, or a setting that the caller's header does not know. NULL: none */
+    const char *settings;
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

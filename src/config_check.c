@@ -17,6 +17,12 @@ static bool is_late(const msdu__settings *settings)
            settings->overlap == MSDU__OVERLAP_STREAMED;
 }
 
+/* Where nothing is said, a late mean must keep the steps taken meanwhile. */
+static bool may_be_late(const msdu__settings *settings)
+{
+    return is_late(settings) || settings->overlap == MSDU__OVERLAP_AUTO;
+}
+
 static msdu_status check_domain(msdu__loader *loader)
 {
     const msdu__settings *settings = loader->settings;
@@ -90,7 +96,7 @@ static msdu_status check_correct(msdu__loader *loader)
     const msdu__settings *settings = loader->settings;
     msdu__chain chain;
     char why[200] = "";
-    if (!msdu__chain_parse(settings->correct, is_late(settings), &chain, why, sizeof(why))) {
+    if (!msdu__chain_parse(settings->correct, may_be_late(settings), &chain, why, sizeof(why))) {
         return msdu__setting_fail(loader, "correct: '%.60s': %s", settings->correct, why);
     }
     return MSDU_OK;

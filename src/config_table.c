@@ -68,8 +68,8 @@ static const msdu__setting table[] = {
 
     CHOICE(domain, domain, DOMAIN, "auto", "auto, gradient, accumulated, parameter",
            "what is synchronized"),
-    CHOICE(overlap, overlap, OVERLAP, "backward", "backward, blocking, delayed, streamed",
-           "what a synchronization hides under"),
+    CHOICE(overlap, overlap, OVERLAP, "auto", "auto, backward, blocking, delayed, streamed",
+           "what a synchronization hides under; auto: gradients backward, parameters delayed"),
     CHOICE(commit, commit_tensor, COMMIT, "round", "round, tensor",
            "release reduced gradients by whole round or tensor by tensor"),
     CHOICE(reduce, reduce_sum, REDUCE, "mean", "mean, sum", "reduction of gradients"),
@@ -79,7 +79,7 @@ static const msdu__setting table[] = {
     CHOICE(state, state, STATE, "local", "local, average, reset",
            "optimizer state at a synchronization"),
     INTEGER(delay_steps, DELAY_STEPS, AGREE, 1, 1, 1024,
-            "delayed, streamed: steps until the mean is applied (tau)"),
+            "delayed, streamed, auto: steps until the mean is applied (tau)"),
     INTEGER(fragments, FRAGMENTS, AGREE, 8, 1, 32, "streamed: parts the model is spread over"),
 
     ROW(POLICY, interval, interval, INTERVAL, AGREE, "divergence", "a policy; msdu info lists them",
@@ -107,13 +107,13 @@ static const msdu__setting table[] = {
          "plateau: relative improvement that counts"),
 
     STRING(correct, CORRECT, AGREE, "", "rules joined by commas; msdu info lists them",
-           "correction after a synchronization; else average, or delayed with late overlap"),
+           "correction after a synchronization; else delayed, or average where overlap is never late"),
     REAL(elastic_alpha, ELASTIC_ALPHA, 0.5, 0.001, 1, "elastic: w <- w - alpha (w - mean)"),
     REAL(outer_lr, OUTER_LR, 0.7, 0.001, 100, "outer: learning rate"),
     REAL(outer_momentum, OUTER_MOMENTUM, 0.7, 0, 0.9999, "outer: momentum"),
     CHOICE(outer_kind, outer_is_nesterov, OUTER_KIND, "nesterov", "momentum, nesterov",
            "outer: kind of momentum"),
-    REAL(delayed_keep, DELAYED_KEEP, 0.8, 0, 1,
+    REAL(delayed_keep, DELAYED_KEEP, 1, 0, 1,
          "delayed: share of overlapped progress that is kept"),
     REAL(clip_ratio, CLIP_RATIO, 3, 1, 1e9, "clip: limit as a multiple of the running norm"),
 

@@ -29,10 +29,24 @@ static void derive_wires(msdu__pipeline *p)
     }
 }
 
+static bool is_late(const msdu__settings *s)
+{
+    return s->overlap == MSDU__OVERLAP_DELAYED || s->overlap == MSDU__OVERLAP_STREAMED;
+}
+
+/* `auto` is late only where that throws nothing away: the correction keeps the steps taken since
+ * the snapshot. */
+static bool may_be_late(const msdu__pipeline *p)
+{
+    const msdu__settings *s = &p->settings;
+    bool is_local = s->domain == MSDU__DOMAIN_AUTO || s->domain == MSDU__DOMAIN_PARAMETER;
+    bool keeps_steps = (p->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
+    return is_late(s) || (s->overlap == MSDU__OVERLAP_AUTO && is_local && keeps_steps);
+}
+
 static void derive_interval(msdu__pipeline *p)
 {
     const msdu__settings *s = &p->settings;
-    bool is_late = s->overlap == MSDU__OVERLAP_DELAYED || s->overlap == MSDU__OVERLAP_STREAMED;
     p->interval_args = (msdu__interval_args){
         .interval_steps = (uint32_t)s->interval_steps,
         .interval_max = (uint32_t)s->interval_max,
@@ -48,8 +62,8 @@ static void derive_interval(msdu__pipeline *p)
         .plateau_threshold = s->plateau_threshold,
         .fixed_wire = (int)s->wire,
         .widest_wire = MSDU__WIRE_FLOAT32,
-        .hide_steps = is_late ? (uint32_t)s->delay_steps : 0,
-        .hide_share = s->overlap == MSDU__OVERLAP_BACKWARD ? HIDDEN_UNDER_BACKWARD : 0.0,
+        .delay_steps = (uint32_t)s->delay_steps,
+        .hide_share = s->overlap == MSDU__OVERLAP_BLOCKING ? 0.0 : HIDDEN_UNDER_BACKWARD,
     };
     derive_wires(p);
     p->policy = msdu__policy_find(s->interval);
@@ -57,17 +71,18 @@ static void derive_interval(msdu__pipeline *p)
 
 msdu_status msdu__derive(msdu__pipeline *p)
 {
-    const msdu__settings *s = &p->settings;
+    msdu__settings *s = &p->settings;
+    bool keeps = is_late(s) || s->overlap == MSDU__OVERLAP_AUTO;
     char why[MSDU__TEXT_BYTES];
-    bool is_late = s->overlap == MSDU__OVERLAP_DELAYED || s->overlap == MSDU__OVERLAP_STREAMED;
+    if (!msdu__chain_parse(s->correct, keeps, &p->chain, why, sizeof(why))) {
+        return msdu__fail(MSDU_ERR_INVALID, "setting correct: %s", why);
+    }
+    s->delay_steps = may_be_late(p) ? s->delay_steps : 0;
     derive_interval(p);
     if (p->policy == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "setting interval: no policy '%s'", s->interval);
     }
-    if (!msdu__chain_parse(s->correct, is_late, &p->chain, why, sizeof(why))) {
-        return msdu__fail(MSDU_ERR_INVALID, "setting correct: %s", why);
-    }
-    if (s->domain == MSDU__DOMAIN_ACCUMULATED && is_late) {
+    if (s->domain == MSDU__DOMAIN_ACCUMULATED && is_late(s)) {
         return msdu__fail(MSDU_ERR_INVALID, "setting overlap: domain accumulated meets within a "
                                             "step; use blocking or backward");
     }
@@ -78,7 +93,7 @@ msdu_status msdu__derive(msdu__pipeline *p)
         .outer_is_nesterov = s->outer_is_nesterov != 0,
         .delayed_keep = s->delayed_keep,
         .clip_scale = 1.0,
-        .staleness = is_late ? (uint32_t)s->delay_steps : 0,
+        .staleness = (uint32_t)s->delay_steps,
         .ranks = p->ranks,
     };
     return MSDU_OK;

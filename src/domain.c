@@ -85,16 +85,19 @@ void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
     return p->runs[slice].buf;
 }
 
-static msdu__arrays arrays_of(const msdu__pipeline *p, uint32_t slice, const piece *part)
+/* A mean that is applied at once needs no snapshot: the parameters still are what was captured. */
+static msdu__arrays arrays_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
+                              const piece *part)
 {
     const msdu__run *run = &p->runs[slice];
+    void *snapshot = f->round.delay_steps > 0 ? run->snapshot : NULL;
     int32_t dtype = p->slicing.slices[slice].dtype;
     return (msdu__arrays){
         .param = part->memory,
         .anchor = offset_of(run->anchor, dtype, part->at),
         .update = offset_of(run->buf, dtype, part->at),
         .momentum = offset_of(run->momentum, dtype, part->at),
-        .snapshot = offset_of(run->snapshot, dtype, part->at),
+        .snapshot = offset_of(snapshot, dtype, part->at),
         .count = part->count,
         .dtype = dtype,
     };
@@ -150,8 +153,9 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
         msdu__recursion_capture(&args, &state, part->memory, offset_of(run->buf, dtype, part->at),
                                 part->count, dtype, sums);
     } else {
-        msdu__arrays arrays = arrays_of(p, slice, part);
-        msdu__correct_capture(&arrays, offset_of(run->snapshot, dtype, part->at), sums);
+        msdu__arrays arrays = arrays_of(p, f, slice, part);
+        void *snapshot = f->round.delay_steps > 0 ? run->snapshot : NULL;
+        msdu__correct_capture(&arrays, offset_of(snapshot, dtype, part->at), sums);
     }
 }
 
@@ -218,7 +222,7 @@ static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, co
                               part->memory, part->count, dtype);
         return;
     }
-    msdu__arrays arrays = arrays_of(p, slice, part);
+    msdu__arrays arrays = arrays_of(p, f, slice, part);
     msdu__sums sums = {0};
     msdu__correct_apply(&p->chain, &p->correct_args, &arrays, &sums);
     if ((p->chain.needs & MSDU__NEEDS_NORM) == 0) {

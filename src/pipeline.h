@@ -109,8 +109,9 @@ typedef struct msdu__control {
 
 /* A round as the owner arms it. */
 typedef struct msdu__round {
-    uint64_t step; /* the step at whose end the ranks meet */
-    uint32_t interval;
+    uint64_t step;        /* the step at whose end the ranks meet */
+    uint32_t interval;    /* steps it spans */
+    uint32_t delay_steps; /* later, the mean is applied */
     int wire;
     bool is_gradient; /* gradient domain */
 } msdu__round;
@@ -128,7 +129,8 @@ typedef struct msdu__fragment {
     uint64_t apply_step; /* step at whose end the last one is applied */
     bool is_pending;     /* synchronized, not yet due for applying */
     uint64_t armed;      /* rounds armed */
-    uint32_t interval;   /* h and wire of the next round */
+    uint64_t from_step;  /* first step of the next round */
+    uint32_t interval;   /* h and wire of the next round, as decided */
     int wire;
     msdu__round rounds[2];
     /* communication thread */

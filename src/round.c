@@ -49,7 +49,7 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
     f->round = f->rounds[f->opened & 1];
     f->opened++;
     f->state = MSDU__FRAGMENT_OPEN;
-    f->may_apply = p->settings.delay_steps == 0 || f->round.is_gradient || p->is_accumulated;
+    f->may_apply = f->round.delay_steps == 0;
     f->captured = f->issued = f->reduced = 0;
     f->sums = (msdu__sums){0};
     f->bad_tensor = 0;

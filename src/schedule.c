@@ -197,6 +197,15 @@ static void arm_slices(msdu__pipeline *p)
     }
 }
 
+/* Steps after which the mean of a local round is applied. `auto` is late only where the round is
+ * long enough for it: a mean of single steps goes under the backward pass. */
+static uint32_t delay_of(const msdu__pipeline *p, uint32_t interval)
+{
+    uint32_t delay = (uint32_t)p->settings.delay_steps;
+    bool is_short = p->settings.overlap == MSDU__OVERLAP_AUTO && interval <= delay;
+    return p->is_gradient || p->is_accumulated || is_short ? 0 : delay;
+}
+
 /* Open the rounds that end with the present step. */
 static void open_due(msdu__pipeline *p)
 {
@@ -214,7 +223,8 @@ static void open_due(msdu__pipeline *p)
         if ((p->sync_mask >> i & 1U) != 0) {
             f->rounds[f->armed & 1] = (msdu__round){
                 .step = p->step,
-                .interval = f->interval,
+                .interval = (uint32_t)(p->step + 1 - f->from_step),
+                .delay_steps = delay_of(p, f->interval),
                 .wire = f->wire,
                 .is_gradient = p->is_gradient,
             };
@@ -268,10 +278,10 @@ static void take_decision(msdu__pipeline *p, msdu__fragment *f)
     f->wire = f->decisions[(wanted - 1) & 1].wire;
 }
 
-/* A local round needs room for its delayed results, and training may end before the next one. */
-static uint64_t next_sync(const msdu__pipeline *p, uint32_t interval)
+/* A local round needs room for results that are late, and training may end before the next one. */
+static uint64_t next_sync(const msdu__pipeline *p, uint32_t interval, uint32_t delay_steps)
 {
-    uint64_t least = (uint64_t)p->settings.delay_steps + 1;
+    uint64_t least = (uint64_t)delay_steps + 1;
     uint64_t next = p->step + (interval > least ? interval : least);
     uint64_t last = (uint64_t)p->settings.total_steps;
     return last > 0 && next >= last && p->step + least < last ? last - 1 : next;
@@ -293,13 +303,14 @@ static void enter_local(msdu__pipeline *p)
         }
     }
     push(p, MSDU__COMMAND_ANCHOR);
-    uint64_t first = next_sync(p, interval) - p->step;
+    uint64_t first = next_sync(p, interval, delay_of(p, interval)) - p->step;
     for (uint32_t i = 0; i < p->fragment_count; i++) {
         msdu__fragment *f = &p->fragments[i];
         uint64_t offset = first * (i + 1) / p->fragment_count;
         f->interval = interval;
         f->wire = wire;
         f->sync_step = p->step + (offset > 0 ? offset : 1);
+        f->from_step = p->step + 1;
     }
 }
 
@@ -311,11 +322,11 @@ static void plan_next_meetings(msdu__pipeline *p)
         if ((p->sync_mask >> i & 1U) == 0) {
             continue;
         }
-        bool is_local = !p->is_gradient && !p->is_accumulated;
-        if (is_local && p->settings.delay_steps > 0) {
+        uint32_t delay = f->rounds[(f->armed - 1) & 1].delay_steps;
+        if (delay > 0) {
             f->is_pending = true;
-            f->apply_step = p->step + (uint64_t)p->settings.delay_steps;
-        } else if (is_local) {
+            f->apply_step = p->step + delay;
+        } else if (!p->is_gradient && !p->is_accumulated) {
             reset_states(p);
         }
         take_decision(p, f);
@@ -323,7 +334,8 @@ static void plan_next_meetings(msdu__pipeline *p)
             enter_local(p);
             return;
         }
-        f->sync_step = p->is_gradient ? p->step + 1 : next_sync(p, f->interval);
+        f->sync_step = p->is_gradient ? p->step + 1 : next_sync(p, f->interval, delay);
+        f->from_step = p->step + 1;
     }
 }
 

@@ -88,10 +88,6 @@ static msdu_status choose_domain(msdu__pipeline *p)
     p->is_local_entered = !p->slices_are_whole;
     p->interval_args.can_go_local =
         domain != MSDU__DOMAIN_GRADIENT && (p->is_accumulated || has_parameters);
-    if (p->settings.overlap != MSDU__OVERLAP_DELAYED &&
-        p->settings.overlap != MSDU__OVERLAP_STREAMED) {
-        p->settings.delay_steps = 0;
-    }
     bool is_streamed = p->settings.overlap == MSDU__OVERLAP_STREAMED && !p->is_accumulated;
     p->fragment_count = is_streamed ? (uint32_t)p->settings.fragments : 1;
     return MSDU_OK;

@@ -14,6 +14,7 @@ typedef struct fragment {
     int apply;      /* step at whose end the last mean is applied; -1: none under way */
     int last;       /* step of the last meeting; -1: none */
     int interval;   /* to the next one */
+    int delay;      /* from the next one to its mean */
     double mean_sq; /* of the mean under way */
 } fragment;
 
@@ -35,6 +36,7 @@ typedef struct simulation {
     bool is_gradient;
     bool is_accumulated;
     bool is_anchored;
+    bool is_auto; /* overlap auto: late only where the round is long enough */
     int delay;
     double norm_average;
 } simulation;
@@ -201,7 +203,7 @@ static double merge(const simulation *s, uint64_t i, double w, double snapshot)
     }
     bool is_delayed = has_rule(s, "delayed") || (s->delay > 0 && !has_rule(s, "average"));
     if (is_delayed && s->delay > 0) {
-        double keep = work(t, setting("MSDU_DELAYED_KEEP", c->delayed_keep, 0.8));
+        double keep = work(t, setting("MSDU_DELAYED_KEEP", c->delayed_keep, 1));
         return work(t, mean + work(t, keep * work(t, w - snapshot)));
     }
     return mean;
@@ -242,16 +244,21 @@ static int decided(const simulation *s, int step)
     return is_warm && can_go_local ? (int)c->interval_steps : 1;
 }
 
-static int next_meeting(const simulation *s, int step, int interval)
+static int next_meeting(const simulation *s, int step, int interval, int delay)
 {
     int total = (int)s->job->config.total_steps;
-    int next = step + (interval > s->delay ? interval : s->delay + 1);
-    return total > 0 && next >= total && step + s->delay + 1 < total ? total - 1 : next;
+    int next = step + (interval > delay ? interval : delay + 1);
+    return total > 0 && next >= total && step + delay + 1 < total ? total - 1 : next;
+}
+
+static int delay_of(const simulation *s, int interval)
+{
+    return s->is_auto && interval <= s->delay ? 0 : s->delay;
 }
 
 static void enter_local(simulation *s, int step, int interval)
 {
-    int first = next_meeting(s, step, interval) - step;
+    int first = next_meeting(s, step, interval, delay_of(s, interval)) - step;
     s->is_gradient = false;
     s->is_anchored = true;
     for (uint64_t i = 0; i < s->elements; i++) {
@@ -260,6 +267,7 @@ static void enter_local(simulation *s, int step, int interval)
     for (int k = 0; k < s->fragment_count; k++) {
         int offset = first * (k + 1) / s->fragment_count;
         s->fragments[k].interval = interval;
+        s->fragments[k].delay = delay_of(s, interval);
         s->fragments[k].sync = step + (offset > 0 ? offset : 1);
     }
 }
@@ -275,7 +283,8 @@ static void note_meeting(simulation *s, int index, int step)
     if (s->is_gradient && f->interval > 1) {
         enter_local(s, step, f->interval);
     } else {
-        f->sync = s->is_gradient ? step + 1 : next_meeting(s, step, f->interval);
+        f->sync = s->is_gradient ? step + 1 : next_meeting(s, step, f->interval, f->delay);
+        f->delay = delay_of(s, f->interval);
     }
 }
 
@@ -291,7 +300,7 @@ static uint64_t end_step(simulation *s, int step)
                 average_parameters(s);
             } else if (!s->is_gradient) {
                 capture(s, k);
-                f->apply = step + s->delay;
+                f->apply = step + f->delay;
             }
             note_meeting(s, k, step);
         }
@@ -410,9 +419,15 @@ static void describe_elements(simulation *s)
     }
 }
 
-static bool is_late(const ranks_job *job)
+/* Overlap auto is late only where the correction keeps the steps taken meanwhile. */
+static bool may_be_late(const simulation *s)
 {
-    return is_text(job->config.overlap, "delayed") || is_text(job->config.overlap, "streamed");
+    const msdu_config *c = &s->job->config;
+    if (is_text(c->overlap, "delayed") || is_text(c->overlap, "streamed")) {
+        return true;
+    }
+    return s->is_auto && !s->is_accumulated && !has_rule(s, "average") && !has_rule(s, "elastic") &&
+           !has_rule(s, "blend");
 }
 
 static void describe_schedule(simulation *s)
@@ -423,7 +438,8 @@ static void describe_schedule(simulation *s)
     s->is_gradient = is_text(c->domain, "gradient") ||
                      ((c->domain == NULL || is_text(c->domain, "auto")) && has_gradients);
     s->is_anchored = !s->is_gradient && !s->is_accumulated;
-    s->delay = is_late(s->job) ? (int)c->delay_steps : 0;
+    s->is_auto = c->overlap == NULL || is_text(c->overlap, "auto");
+    s->delay = !may_be_late(s) ? 0 : c->delay_steps == 0 ? 1 : (int)c->delay_steps;
     s->fragment_count = 1; /* the library makes no fragment without a slice */
     for (uint64_t i = 0; i < s->elements && is_text(c->overlap, "streamed"); i++) {
         bool is_more = s->fragment_of[i] >= s->fragment_count;
@@ -432,6 +448,7 @@ static void describe_schedule(simulation *s)
     for (int k = 0; k < FRAGMENTS_MOST; k++) {
         s->fragments[k] =
             (fragment){.sync = s->is_gradient ? 0 : k, .apply = -1, .last = -1, .interval = 1};
+        s->fragments[k].delay = delay_of(s, 1);
     }
     memcpy(s->anchor, s->w[0], s->elements * sizeof(double));
 }

@@ -75,12 +75,12 @@ START_TEST(overhead_is_what_does_not_hide)
 
     ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 1, FLOAT32), 25.0 / 35, 1e-9);
     ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 5, FLOAT32), 25.0 / 75, 1e-9);
-    args.hide_steps = 1;
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 5, FLOAT32), 15.0 / 65, 1e-9);
-    /* No more than the round itself can hide anything. */
-    args.hide_steps = 9;
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 2, FLOAT32), 10.0 / 30, 1e-9);
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 3, FLOAT32), 0, 1e-9);
+    args.delay_steps = 1;
+    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 5, FLOAT32), 20.0 / 70, 1e-9);
+    /* A round that has no room for the delay hides under its own backward pass. */
+    args.delay_steps = 3;
+    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 3, FLOAT32), 25.0 / 55, 1e-9);
+    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 4, FLOAT32), 0, 1e-9);
     stats.step_ns = 0;
     ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 3, FLOAT32), 1, 1e-9);
     stats.link_ns = 0;

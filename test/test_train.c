@@ -134,7 +134,7 @@ static ranks_job auto_job(int ranks, const char *overlap)
 
 START_TEST(auto_leaves_gradients_after_the_warm_up)
 {
-    static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed"};
+    static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed", "auto"};
     for (int ranks = 1; ranks <= 4; ranks += 3) {
         ranks_job job = auto_job(ranks, overlaps[_i]);
         reference_check(&job, 0);
@@ -226,7 +226,7 @@ int main(void)
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("auto");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, auto_leaves_gradients_after_the_warm_up, 0, 4);
+    tcase_add_loop_test(tcase, auto_leaves_gradients_after_the_warm_up, 0, 5);
     tcase_add_loop_test(tcase, auto_works_in_every_style_of_calls, 0, RANKS_THREADS + 1);
     tcase_add_test(tcase, auto_without_parameters_stays_with_gradients);
     tcase_add_test(tcase, auto_without_gradients_begins_with_parameters);

@@ -34,7 +34,7 @@ static ranks_job local_job(int ranks, int interval, const char *overlap)
     };
 }
 
-static const char *const overlaps[] = {"blocking", "backward", "delayed", "streamed"};
+static const char *const overlaps[] = {"blocking", "backward", "delayed", "streamed", "auto"};
 
 START_TEST(averages_whenever_the_ranks_meet)
 {
@@ -151,6 +151,42 @@ START_TEST(an_interval_is_never_shorter_than_the_delay)
 }
 END_TEST
 
+/* What auto means, beside the reference: late where there is room, at once where there is not. */
+START_TEST(auto_is_late_only_where_the_round_has_room)
+{
+    static const struct {
+        int interval;
+        int delay_steps;
+        const char *correct;
+        const char *same_as;
+    } cases[] = {{1, 1, NULL, "backward"},      {2, 1, NULL, "delayed"},
+                 {3, 3, NULL, "backward"},      {4, 3, "outer", "delayed"},
+                 {2, 1, "average", "backward"}, {4, 1, "elastic", "backward"},
+                 {1, 1, "delayed", "backward"}, {3, 2, "clip,outer", "delayed"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ranks_run is;
+        ranks_run wanted;
+        bool is_late = strcmp(cases[i].same_as, "delayed") == 0;
+        ranks_job job = local_job(3, cases[i].interval, NULL); /* the default is auto */
+        /* single steps before the first decision: with parameters "delayed" would stretch them */
+        job.config.domain = is_late ? "auto" : "parameter";
+        job.config.delay_steps = cases[i].delay_steps;
+        job.config.correct = cases[i].correct;
+        ck_assert(ranks_go(&job, &is));
+        job.config.overlap = cases[i].same_as;
+        ck_assert(ranks_go(&job, &wanted));
+        for (int rank = 0; rank < 3; rank++) {
+            ck_assert_msg(is.selves[rank].status == MSDU_OK, "%s", is.selves[rank].text);
+            size_t bytes = 26 * is.selves[rank].elements * sizeof(double);
+            ck_assert_msg(memcmp(is.selves[rank].history, wanted.selves[rank].history, bytes) == 0,
+                          "case %zu is not as %s", i, cases[i].same_as);
+        }
+        ranks_free(&is);
+        ranks_free(&wanted);
+    }
+}
+END_TEST
+
 START_TEST(fragments_are_spread_over_a_round)
 {
     static const int counts[] = {1, 2, 4, 7};
@@ -204,7 +240,7 @@ END_TEST
 
 START_TEST(every_style_of_calls_gives_the_same)
 {
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 5; k++) {
         ranks_job job = local_job(2, 4, overlaps[k]);
         job.style = (ranks_style)_i;
         reference_check(&job, 0);
@@ -346,37 +382,70 @@ START_TEST(rollback_returns_to_the_last_meeting)
 }
 END_TEST
 
+/* qsr wants 8, 1, 8, 1: rounds that are late and rounds that are not follow each other. */
+static double swinging_lr(const ranks_job *job, int step)
+{
+    return step / 100 % 2 == 0 ? job->config.lr : 4 * job->config.lr;
+}
+
+START_TEST(rounds_of_all_lengths_may_follow_each_other)
+{
+    ranks_run run;
+    ranks_job job = local_job(3, 1, overlaps[_i]);
+    job.steps = 400;
+    job.lr_at = swinging_lr;
+    job.needs_lr = true;
+    job.config.lr = 0.01;
+    job.config.momentum = 0.5;
+    job.config.interval = "qsr";
+    job.config.qsr_alpha = 0.029;
+    job.config.delay_steps = 3;
+    ck_assert(ranks_go(&job, &run));
+    for (int rank = 0; rank < 3; rank++) {
+        const ranks_self *self = &run.selves[rank];
+        ck_assert_msg(self->status == MSDU_OK, "%s", self->text);
+        ck_assert_uint_gt(self->summary.rounds, 60); /* 8 all the time would be 50 */
+        ck_assert_uint_lt(self->summary.rounds, _i == 3 ? 3 * 250 : 250);
+        ck_assert_mem_eq(ranks_row(self, 400), ranks_row(&run.selves[0], 400),
+                         self->elements * sizeof(double));
+    }
+    ranks_free(&run);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("train_local");
     TCase *tcase = tcase_create("overlap");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, averages_whenever_the_ranks_meet, 0, 4);
-    tcase_add_loop_test(tcase, warm_up_keeps_single_steps, 0, 4);
-    tcase_add_loop_test(tcase, the_last_step_is_a_meeting_where_the_end_is_known, 0, 4);
-    tcase_add_loop_test(tcase, a_known_end_leaves_room_for_a_delay, 2, 4);
+    tcase_add_loop_test(tcase, averages_whenever_the_ranks_meet, 0, 5);
+    tcase_add_loop_test(tcase, warm_up_keeps_single_steps, 0, 5);
+    tcase_add_loop_test(tcase, the_last_step_is_a_meeting_where_the_end_is_known, 0, 5);
+    tcase_add_test(tcase, auto_is_late_only_where_the_round_has_room);
+    tcase_add_loop_test(tcase, a_known_end_leaves_room_for_a_delay, 2, 5);
     tcase_add_test(tcase, results_are_applied_tau_steps_later);
-    tcase_add_loop_test(tcase, an_interval_is_never_shorter_than_the_delay, 0, 2);
+    tcase_add_loop_test(tcase, an_interval_is_never_shorter_than_the_delay, 0, 3);
     tcase_add_test(tcase, fragments_are_spread_over_a_round);
     tcase_add_test(tcase, more_fragments_than_slices_are_fine);
-    tcase_add_loop_test(tcase, types_may_be_mixed, 0, 4);
+    tcase_add_loop_test(tcase, types_may_be_mixed, 0, 5);
     tcase_add_loop_test(tcase, sixteen_bit_wires_round_twice, 0, 2);
     tcase_add_loop_test(tcase, every_style_of_calls_gives_the_same, 0, RANKS_THREADS + 1);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("correction");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, every_correction_is_applied, 0, 4);
-    tcase_add_loop_test(tcase, outer_momentum_of_both_kinds, 0, 8);
-    tcase_add_loop_test(tcase, large_updates_are_clipped, 0, 4);
-    tcase_add_loop_test(tcase, parts_of_other_settings_are_used, 0, 4);
+    tcase_add_loop_test(tcase, every_correction_is_applied, 0, 5);
+    tcase_add_loop_test(tcase, outer_momentum_of_both_kinds, 0, 10);
+    tcase_add_loop_test(tcase, large_updates_are_clipped, 0, 5);
+    tcase_add_loop_test(tcase, parts_of_other_settings_are_used, 0, 5);
     tcase_add_test(tcase, neutral_outer_step_is_parameter_averaging);
     tcase_add_test(tcase, keeping_overlapped_progress_beats_overwriting_when_late);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("state");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, state_stays_local, 0, 4);
-    tcase_add_loop_test(tcase, state_is_averaged, 0, 4);
-    tcase_add_loop_test(tcase, state_is_reset, 0, 4);
+    tcase_add_loop_test(tcase, state_stays_local, 0, 5);
+    tcase_add_loop_test(tcase, state_is_averaged, 0, 5);
+    tcase_add_loop_test(tcase, state_is_reset, 0, 5);
+    tcase_add_loop_test(tcase, rounds_of_all_lengths_may_follow_each_other, 0, 5);
     tcase_add_loop_test(tcase, rollback_returns_to_the_last_meeting, 0, 2);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

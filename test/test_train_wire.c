@@ -22,6 +22,7 @@ static ranks_job wire_job(int ranks, const char *domain, const char *wire)
         .tensors = model,
         .tensor_count = 4,
         .config = {.domain = domain,
+                   .overlap = "backward",
                    .interval = "fixed",
                    .interval_steps = 4,
                    .delay_steps = 1,
@@ -86,8 +87,8 @@ END_TEST
 
 START_TEST(local_rounds_end_equal_and_near_float32)
 {
-    static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed"};
-    for (int k = _i % 2; k < 4; k += 2) {
+    static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed", "auto"};
+    for (int k = _i % 2; k < 5; k += 2) {
         ranks_run exact;
         ranks_run narrow;
         ranks_job job = wire_job(3, "parameter", "float32");

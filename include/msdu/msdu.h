@@ -150,13 +150,13 @@ typedef struct msdu_config {
 
     /* what is synchronized, and when */
     const char *domain;       /* "auto", "gradient", "accumulated", "parameter" */
-    const char *overlap;      /* "backward", "blocking", "delayed", "streamed" */
+    const char *overlap;      /* "auto", "backward", "blocking", "delayed", "streamed" */
     const char *commit;       /* "round", "tensor": when reduced gradients are released */
     const char *reduce;       /* "mean", "sum" of gradients */
     const char *broadcast;    /* "no", "yes": rank 0's parameters at start */
     const char *check_finite; /* "yes", "no" */
     const char *state;        /* optimizer state: "local", "average", "reset" */
-    int64_t delay_steps;      /* tau of delayed and streamed; default 1 */
+    int64_t delay_steps;      /* tau of delayed, streamed and auto; default 1 */
     int64_t fragments;        /* P of streamed; default 8 */
 
     /* interval */
@@ -180,7 +180,7 @@ typedef struct msdu_config {
     double outer_lr;        /* outer: learning rate; default 0.7 */
     double outer_momentum;  /* outer: momentum; default 0.7 */
     const char *outer_kind; /* "nesterov", "momentum" */
-    double delayed_keep;    /* delayed: share of overlapped progress kept (rho); default 0.8 */
+    double delayed_keep;    /* delayed: share of overlapped progress kept (rho); default 1 */
     double clip_ratio;      /* clip: limit as a multiple of the running norm; default 3 */
 
     /* optimizer of the trainer, for the accumulated domain */

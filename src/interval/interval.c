@@ -72,7 +72,8 @@ double msdu__interval_overhead(const msdu__interval_args *args, const msdu__roun
 {
     double step = (double)stats->step_ns;
     double steps = interval > 0 ? interval : 1;
-    double hidden = fmin(args->hide_steps + args->hide_share, steps) * step;
+    bool is_late = args->delay_steps > 0 && interval > args->delay_steps;
+    double hidden = (is_late ? args->delay_steps : args->hide_share) * step;
     double waited = fmax(msdu__interval_sync_ns(args, stats, wire) - hidden, 0);
     double total = steps * step + waited;
 

@@ -44,12 +44,11 @@ typedef struct msdu__interval_args {
     double qsr_alpha;
     uint32_t plateau_patience;
     double plateau_threshold;
-    int fixed_wire;      /* index, or -1: the policy chooses (auto) */
-    int widest_wire;     /* index of float32 */
-    bool can_go_local;   /* false: no parameter pointers, h stays 1 (only the wire narrows) */
-    uint32_t hide_steps; /* steps a synchronization may hide under: tau of delayed, ... */
-    double
-        hide_share; /* and the share of one further step: backward overlap hides ~0.5, blocking 0 */
+    int fixed_wire;       /* index, or -1: the policy chooses (auto) */
+    int widest_wire;      /* index of float32 */
+    bool can_go_local;    /* false: no parameter pointers, h stays 1 (only the wire narrows) */
+    uint32_t delay_steps; /* tau: steps the mean of a longer local round may come late; 0: none */
+    double hide_share;    /* of a step, that hides the others: backward ~0.5, blocking 0 */
     msdu__interval_wire wires[MSDU__WIRES_MAX];
     uint32_t wire_count;
 } msdu__interval_args;

@@ -14,6 +14,7 @@ enum {
     MSDU__OVERLAP_DELAYED,
     MSDU__OVERLAP_STREAMED
 };
+enum { MSDU__CHECK_NO, MSDU__CHECK_YES, MSDU__CHECK_SKIP };
 enum { MSDU__STATE_LOCAL, MSDU__STATE_AVERAGE, MSDU__STATE_RESET };
 enum { MSDU__OPTIMIZER_UNKNOWN, MSDU__OPTIMIZER_SGD, MSDU__OPTIMIZER_ADAM };
 
@@ -39,7 +40,7 @@ typedef struct msdu__settings {
     int64_t commit_tensor; /* 0: commit = round, 1: tensor */
     int64_t reduce_sum;    /* 0: mean, 1: sum */
     int64_t broadcast;     /* no 0, yes 1; so are all yes/no settings */
-    int64_t check_finite;
+    int64_t check_finite;  /* MSDU__CHECK_* */
     int64_t state;
     int64_t delay_steps;
     int64_t fragments;

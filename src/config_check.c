@@ -29,6 +29,10 @@ static msdu_status check_domain(msdu__loader *loader)
     if (settings->commit_tensor && settings->domain != MSDU__DOMAIN_GRADIENT) {
         return msdu__setting_fail(loader, "commit tensor needs domain gradient");
     }
+    if (settings->commit_tensor && settings->check_finite == MSDU__CHECK_SKIP) {
+        return msdu__setting_fail(loader, "check_finite skip needs commit round: gradients that "
+                                          "were released cannot be taken back");
+    }
     if (is_late(settings) && settings->domain == MSDU__DOMAIN_GRADIENT) {
         return msdu__setting_fail(loader, "overlap %s does not go with domain gradient",
                                   settings->overlap == MSDU__OVERLAP_DELAYED ? "delayed"

@@ -267,6 +267,40 @@ static void clear_residuals(msdu__pipeline *p, uint32_t slice)
     }
 }
 
+void msdu__domain_keep(msdu__pipeline *p, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    run->had_residual = run->has_residual;
+    if (run->kept != NULL && run->has_residual) {
+        memcpy(run->kept, run->residual, p->slicing.slices[slice].count * sizeof(float));
+        memcpy(run->owner_kept, run->owner_residual, run->share_count[p->rank] * sizeof(float));
+    }
+}
+
+static void restore_residuals(msdu__pipeline *p, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    if (!run->had_residual) {
+        clear_residuals(p, slice);
+        return;
+    }
+    memcpy(run->residual, run->kept, p->slicing.slices[slice].count * sizeof(float));
+    memcpy(run->owner_residual, run->owner_kept, run->share_count[p->rank] * sizeof(float));
+    run->has_residual = true;
+}
+
+/* All bits set is a NaN in every type. */
+void msdu__domain_skip(msdu__pipeline *p, uint32_t slice)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
+        piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
+        memset(part.memory, 0xff, part.count * msdu__dtype_bytes(p->slicing.slices[slice].dtype));
+        at += part.count;
+    }
+    restore_residuals(p, slice);
+}
+
 void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice)
 {
     const msdu__run *run = &p->runs[slice];

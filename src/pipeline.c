@@ -307,6 +307,9 @@ static bool start_slice(msdu__pipeline *p, uint32_t slice, uint32_t slot)
     run->times.slice = slice;
     run->times.lane = (uint32_t)(p->queue_first % (uint64_t)p->settings.lanes);
     run->times.issued_ns = msdu__pipeline_now(p);
+    if (f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_SKIP) {
+        msdu__domain_keep(p, slice);
+    }
     msdu_status status = run->is_narrow ? start_exchange(p, f, slice) : start_whole(p, f, slice);
     if (status != MSDU_OK) {
         fail_forward(p, status);

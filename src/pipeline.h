@@ -67,12 +67,15 @@ typedef struct msdu__run {
     bool is_narrow;    /* in flight as a two-phase exchange */
     double mean_sq;    /* of the mean; summed over slices in one order on all ranks */
     bool has_residual; /* the error feedback is not zero */
+    bool had_residual; /* before the present round, see msdu__domain_keep() */
     void *buf;         /* working type: x, later the mean; NULL: the gradient itself */
     void *anchor;      /* parameter domain */
     void *snapshot;
     void *momentum;
     float *residual;       /* error feedback of phase 1 */
     float *owner_residual; /* and of phase 2, own share only */
+    float *kept;           /* both as they were before the present round; NULL: never needed */
+    float *owner_kept;
     msdu__recursion_state recursion;
     const uint64_t *share_count; /* elements by owner */
     const uint64_t *share_start;
@@ -148,6 +151,7 @@ typedef struct msdu__fragment {
     uint32_t reduced;
     msdu__sums sums;
     uint32_t bad_tensor;
+    bool is_skipped; /* gradients of this round are dropped on all ranks (check_finite skip) */
     double residual_sq;
     double mean_sq;
     float sketch[MSDU__SKETCH];
@@ -253,8 +257,10 @@ typedef struct msdu__pipeline {
     msdu_summary summary;
     char failure[MSDU__TEXT_BYTES];
     char io_failure[MSDU__TEXT_BYTES];
-    _Atomic int status;       /* first failure; written under lock */
-    _Atomic uint32_t waiters; /* owner waits on `changed` */
+    char skip_text[MSDU__TEXT_BYTES]; /* why the gradients of the latest skipped step are NaN */
+    _Atomic uint64_t skipped;         /* 1 + that step; written after skip_text; 0: none */
+    _Atomic int status;               /* first failure; written under lock */
+    _Atomic uint32_t waiters;         /* owner waits on `changed` */
     _Atomic bool is_drained;
 } msdu__pipeline;
 
@@ -301,6 +307,10 @@ void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
 void msdu__domain_local(msdu__pipeline *p, uint32_t slice);
 /* x += what error feedback still holds back, which is then none: before a float32 reduction. */
 void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice);
+/* Remember the error feedback, as long as the round that changes it may still be skipped. */
+void msdu__domain_keep(msdu__pipeline *p, uint32_t slice);
+/* The round is skipped: gradients <- NaN, error feedback as it was before. */
+void msdu__domain_skip(msdu__pipeline *p, uint32_t slice);
 /* anchors <- parameters */
 void msdu__domain_anchor(msdu__pipeline *p);
 /* parameters <- anchors */

@@ -53,6 +53,7 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
     f->captured = f->issued = f->reduced = 0;
     f->sums = (msdu__sums){0};
     f->bad_tensor = 0;
+    f->is_skipped = false;
     f->residual_sq = f->mean_sq = 0;
     memset(f->sketch, 0, sizeof(f->sketch));
     f->bytes = 0;
@@ -117,20 +118,29 @@ bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
     return true;
 }
 
-static bool fail_not_finite(msdu__pipeline *p, const msdu__fragment *f, int32_t rank)
+/* The whole context fails; or, for gradients and if asked for, only this round. */
+static bool take_bad_value(msdu__pipeline *p, msdu__fragment *f, int32_t rank)
 {
     uint32_t tensor = (uint32_t)f->control[rank].bad_tensor - 1;
     const char *name = tensor < p->tensor_count ? p->tensors[tensor].name : "?";
+    f->is_skipped = f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_SKIP;
     msdu__fail(MSDU_ERR_NOT_FINITE,
                "rank %d: tensor '%s' holds NaN or infinity in step %llu; the round was not applied "
                "(setting check_finite)",
                rank, name, (unsigned long long)f->round.step);
-    msdu__pipeline_fail(p, MSDU_ERR_NOT_FINITE, msdu_last_error());
-    return false;
+    if (!f->is_skipped) {
+        msdu__pipeline_fail(p, MSDU_ERR_NOT_FINITE, msdu_last_error());
+        return false;
+    }
+    pthread_mutex_lock(&p->lock);
+    snprintf(p->skip_text, sizeof(p->skip_text), "%s", msdu_last_error());
+    pthread_mutex_unlock(&p->lock);
+    msdu__log_line(&p->log, MSDU_LOG_INFO, "%s", msdu_last_error());
+    return true;
 }
 
 /* The ranks' messages must describe the same round, and no rank may have met a bad value. */
-static bool check_control(msdu__pipeline *p, const msdu__fragment *f)
+static bool check_control(msdu__pipeline *p, msdu__fragment *f)
 {
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         const msdu__control *c = &f->control[rank];
@@ -146,7 +156,7 @@ static bool check_control(msdu__pipeline *p, const msdu__fragment *f)
     }
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         if (f->control[rank].bad_tensor > 0) {
-            return fail_not_finite(p, f, rank);
+            return take_bad_value(p, f, rank);
         }
     }
     return true;
@@ -259,6 +269,15 @@ static void collect_stats(const msdu__pipeline *p, const msdu__fragment *f,
     stats->round_bytes = (uint64_t)((double)f->bytes * whole);
 }
 
+/* A round that changed nothing: no statistics, so the latest decision stays. */
+static void repeat_decision(msdu__pipeline *p, msdu__fragment *f)
+{
+    f->decisions[(f->opened - 1) & 1] = p->decision;
+    pthread_mutex_lock(&p->lock);
+    p->summary.bytes_sent += f->bytes;
+    pthread_mutex_unlock(&p->lock);
+}
+
 static void decide(msdu__pipeline *p, msdu__fragment *f)
 {
     msdu__round_stats stats;
@@ -319,18 +338,31 @@ static void sum_norms(msdu__pipeline *p, msdu__fragment *f)
     }
 }
 
+static void prepare_round(msdu__pipeline *p, msdu__fragment *f)
+{
+    if (f->is_skipped) {
+        atomic_store(&p->skipped, f->round.step + 1); /* before the first gradient is released */
+        return;
+    }
+    sum_norms(p, f);
+    prepare_correction(p, f);
+}
+
 /* Forward order: what the next forward needs first is given back first. */
 static void apply_round(msdu__pipeline *p, msdu__fragment *f)
 {
     bool is_released = f->round.is_gradient && p->settings.commit_tensor;
-    sum_norms(p, f);
-    prepare_correction(p, f);
+    prepare_round(p, f);
     for (uint32_t slice = p->slicing.slice_count; slice-- > 0;) {
         msdu__run *run = &p->runs[slice];
         if (!is_reduced(p, f, slice)) {
             continue;
         }
-        msdu__domain_apply(p, f, slice);
+        if (f->is_skipped) {
+            msdu__domain_skip(p, slice);
+        } else {
+            msdu__domain_apply(p, f, slice);
+        }
         run->times.applied_ns = msdu__pipeline_now(p);
         run->state = MSDU__RUN_IDLE;
         msdu__replan_note(p, f, slice);
@@ -371,7 +403,11 @@ bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f)
     p->last_link_ns = p->link_ns;
     p->link_ns = 0;
     apply_round(p, f);
-    decide(p, f);
+    if (f->is_skipped) {
+        repeat_decision(p, f);
+    } else {
+        decide(p, f);
+    }
     msdu__replan_review(p, f);
     observe(p, f);
     f->state = MSDU__FRAGMENT_IDLE;

@@ -144,21 +144,26 @@ static void wait_for(msdu__pipeline *p, const msdu__tensor *t, uint32_t what)
  * which nothing was announced yet, for gradients of the step before. Any other wait for a gradient
  * says that the backward pass is over.
  */
-static bool closes_backward(msdu__pipeline *p, uint32_t what)
+static bool is_of_last_step(const msdu__pipeline *p)
 {
-    bool is_of_last_step = p->is_deferred && !atomic_load(&p->has_announced);
-    return (what & MSDU_GRADIENT) != 0 && !p->is_backward_closed && !is_of_last_step;
+    return p->is_deferred && !p->is_backward_closed && !atomic_load(&p->has_announced);
 }
 
-msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what)
+/* Were the gradients that were waited for dropped (setting check_finite: skip)? */
+static msdu_status check_skipped(msdu__pipeline *p, uint32_t id, uint64_t step)
 {
-    if (closes_backward(p, what)) {
-        p->is_backward_closed = true;
-        msdu_status status = msdu__schedule_rest(p, MSDU_GRADIENT);
-        if (status != MSDU_OK) {
-            return status;
-        }
+    bool has_gradient = id == MSDU_ALL_TENSORS || p->tensors[id].role == MSDU_ROLE_MODEL;
+    if (atomic_load(&p->skipped) != step + 1 || !has_gradient) {
+        return MSDU_OK;
     }
+    pthread_mutex_lock(&p->lock);
+    msdu__fail_text(MSDU_ERR_NOT_FINITE, p->skip_text);
+    pthread_mutex_unlock(&p->lock);
+    return MSDU_ERR_NOT_FINITE;
+}
+
+static msdu_status wait_until_free(msdu__pipeline *p, uint32_t id, uint32_t what)
+{
     uint32_t first = id == MSDU_ALL_TENSORS ? 0 : id;
     uint32_t end = id == MSDU_ALL_TENSORS ? p->tensor_count : id + 1;
     bool is_free = true;
@@ -169,6 +174,21 @@ msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what)
     /* Gradients of a complete round are good whatever failed since: an optimizer that began with
      * them may end its loop over tensors; the failure is the answer of msdu_step(). */
     return what == MSDU_GRADIENT && is_free ? MSDU_OK : msdu__pipeline_status(p);
+}
+
+msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what)
+{
+    bool wants_gradient = (what & MSDU_GRADIENT) != 0;
+    uint64_t gradient_step = is_of_last_step(p) ? p->step - 1 : p->step;
+    msdu_status status = MSDU_OK;
+    if (wants_gradient && !p->is_backward_closed && gradient_step == p->step) {
+        p->is_backward_closed = true;
+        status = msdu__schedule_rest(p, MSDU_GRADIENT);
+    }
+    if (status == MSDU_OK) {
+        status = wait_until_free(p, id, what);
+    }
+    return status == MSDU_OK && wants_gradient ? check_skipped(p, id, gradient_step) : status;
 }
 
 /* --- what is due --- */
@@ -365,7 +385,7 @@ msdu_status msdu__schedule_step(msdu__pipeline *p)
     apply_due(p);
     msdu__worker_kick(&p->worker);
     if (p->settings.overlap == MSDU__OVERLAP_BLOCKING || p->is_accumulated) {
-        status = msdu__schedule_wait(p, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
+        status = wait_until_free(p, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
     }
     note_step_time(p);
     if (p->is_accumulated) {

@@ -224,6 +224,7 @@ typedef struct arenas {
     char *snapshot;
     char *momentum;
     char *residual;
+    char *kept;
     char *drift;
     char *velocity;
     char *trace;
@@ -243,6 +244,12 @@ static bool uses_feedback(const msdu__pipeline *p)
     return p->settings.wire < 0 || msdu__wire_at((int)p->settings.wire)->has_feedback;
 }
 
+/* A skipped round gives the error feedback back as it was before: a copy of it is needed. */
+static bool keeps_feedback(const msdu__pipeline *p)
+{
+    return uses_feedback(p) && p->is_gradient && p->settings.check_finite == MSDU__CHECK_SKIP;
+}
+
 static bool may_be_local(const msdu__pipeline *p)
 {
     return !p->is_accumulated && p->interval_args.can_go_local;
@@ -260,6 +267,7 @@ static msdu_status take_arenas(msdu__pipeline *p, arenas *a)
         !take_arena(p, needs_snapshot, &a->snapshot) ||
         !take_arena(p, needs_momentum, &a->momentum) ||
         !take_arena(p, uses_feedback(p), &a->residual) ||
+        !take_arena(p, keeps_feedback(p), &a->kept) ||
         !take_arena(p, p->is_accumulated, &a->drift) ||
         !take_arena(p, p->is_accumulated, &a->velocity) ||
         !take_arena(p, p->is_accumulated, &a->trace)) {
@@ -289,6 +297,7 @@ static void place_run(msdu__pipeline *p, uint32_t slice, const arenas *a)
     run->recursion.trace = in_arena(a->trace, cut);
     if (cut->dtype == MSDU_FLOAT32 && !run->is_state) {
         run->residual = in_arena(a->residual, cut);
+        run->kept = in_arena(a->kept, cut);
     }
 }
 
@@ -310,14 +319,17 @@ static msdu_status place_shares(msdu__pipeline *p)
         own += count[p->rank];
     }
     float *residual = uses_feedback(p) ? msdu__start_block(p, own * sizeof(float)) : NULL;
-    if (uses_feedback(p) && residual == NULL) {
+    float *kept = keeps_feedback(p) ? msdu__start_block(p, own * sizeof(float)) : NULL;
+    if ((uses_feedback(p) && residual == NULL) || (keeps_feedback(p) && kept == NULL)) {
         return no_memory(p, "error feedback");
     }
+    own = 0;
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
         msdu__run *run = &p->runs[slice];
         if (run->residual != NULL) {
-            run->owner_residual = residual;
-            residual += run->share_count[p->rank];
+            run->owner_residual = residual + own;
+            run->owner_kept = kept == NULL ? NULL : kept + own;
+            own += run->share_count[p->rank];
         }
     }
     return MSDU_OK;

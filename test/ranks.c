@@ -2,6 +2,7 @@
 /* The toy trainer: threads, memory, and the calls of a training step in several styles. */
 #include "ranks.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -157,6 +158,9 @@ static bool backward(ranks_self *self, int step)
             continue;
         }
         compute_gradient(self, step, t);
+        if (job->computed != NULL) {
+            job->computed(self, step, t);
+        }
         bool is_told = job->style == RANKS_IN_ORDER || job->style == RANKS_DEFERRED;
         if (is_told && !is_ok(self, msdu_tensor_ready(self->ctx, t, MSDU_GRADIENT))) {
             return false;
@@ -167,16 +171,51 @@ static bool backward(ranks_self *self, int step)
 
 /* --- steps --- */
 
+static bool is_all_nan(const ranks_self *self, uint32_t t)
+{
+    const ranks_tensor *tensor = &self->job->tensors[t];
+    bool is_nan = true;
+    for (uint64_t i = 0; i < tensor->count; i++) {
+        is_nan = is_nan && isnan(ranks_get(tensor->dtype, self->gradient[t], i));
+    }
+    return is_nan;
+}
+
+/* The gradients of this step were refused: they must be, of every tensor, and be NaN. */
+static bool skip_update(ranks_self *self)
+{
+    const ranks_job *job = self->job;
+    self->refused++;
+    snprintf(self->text, sizeof(self->text), "%s", msdu_last_error());
+    for (uint32_t t = 0; t < job->tensor_count; t++) {
+        bool is_model = job->tensors[t].role == MSDU_ROLE_MODEL;
+        msdu_status wanted = is_model ? MSDU_ERR_NOT_FINITE : MSDU_OK;
+        if (msdu_tensor_wait(self->ctx, t, MSDU_GRADIENT) != wanted ||
+            (is_model && !is_all_nan(self, t))) {
+            self->status = MSDU_ERR_STATE;
+            snprintf(self->text, sizeof(self->text), "tensor %u of a refused step is usable", t);
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool optimize(ranks_self *self, int step)
 {
     const ranks_job *job = self->job;
-    if (job->style == RANKS_SILENT &&
-        !is_ok(self, msdu_tensor_wait(self->ctx, MSDU_ALL_TENSORS, MSDU_GRADIENT))) {
-        return false;
+    uint32_t first = job->style == RANKS_SILENT ? MSDU_ALL_TENSORS : 0;
+    if (job->missing == step + 1) {
+        return true;
+    }
+    msdu_status status = msdu_tensor_wait(self->ctx, first, MSDU_GRADIENT);
+    if (status == MSDU_ERR_NOT_FINITE && job->goes_on) {
+        return skip_update(self);
     }
     for (uint32_t t = 0; t < job->tensor_count; t++) {
-        bool waits = job->style != RANKS_SILENT;
-        if (waits && !is_ok(self, msdu_tensor_wait(self->ctx, t, MSDU_GRADIENT))) {
+        if (t > 0 && job->style != RANKS_SILENT) {
+            status = msdu_tensor_wait(self->ctx, t, MSDU_GRADIENT);
+        }
+        if (!is_ok(self, status)) {
             return false;
         }
         update(self, step, t);
@@ -212,6 +251,9 @@ static bool take_step(ranks_self *self, int step)
     const ranks_job *job = self->job;
     if (!forward(self, step)) {
         return false;
+    }
+    if (job->missing == step + 1) {
+        return true;
     }
     if (job->needs_lr && !is_ok(self, msdu_set_lr(self->ctx, ranks_lr(job, step)))) {
         return false;

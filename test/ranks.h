@@ -48,13 +48,17 @@ typedef struct ranks_job {
     bool starts_apart;          /* initial parameters differ by rank */
     bool needs_lr;              /* tell the library lr_at() at every step */
     bool is_unfinished;         /* leave without msdu_finish() */
+    bool goes_on;               /* a step whose gradients are refused is not applied, no failure */
+    int missing;                /* 1 + a step that is left out altogether, 0: none */
     double (*lr_at)(const struct ranks_job *job, int step); /* NULL: config.lr */
     /* Called by every rank, if not NULL: before create; after create; before a tensor is added;
-     * before every backward pass; after the last step; after a failure. */
+     * before every backward pass; after a gradient was computed; after the last step; after a
+     * failure. */
     void (*configured)(const ranks_self *self, msdu_config *config);
     void (*created)(ranks_self *self);
     void (*described)(const ranks_self *self, uint32_t tensor, msdu_tensor_desc *desc);
     void (*stepped)(ranks_self *self, int step);
+    void (*computed)(ranks_self *self, int step, uint32_t tensor);
     void (*ended)(ranks_self *self);
     void (*failed)(ranks_self *self);
     void *user;
@@ -70,6 +74,7 @@ struct ranks_self {
     double *velocity;
     double *history; /* steps + 1 rows of elements: before each step, and after finish */
     int *fragment;   /* of every element, -1: in no slice */
+    int refused; /* steps whose gradients were not finite on some rank */
     msdu_status status;
     char text[512];
     msdu_summary summary; /* before destroy */

@@ -145,6 +145,7 @@ START_TEST(settings_that_do_not_go_together_are_refused)
     } bad[] = {
         {"commit = tensor", "commit tensor needs domain gradient"},
         {"commit = tensor\ndomain = parameter", "commit tensor needs domain gradient"},
+        {"commit = tensor\ndomain = gradient\ncheck_finite = skip", "needs commit round"},
         {"domain = gradient\noverlap = delayed", "overlap delayed|domain gradient"},
         {"domain = gradient\noverlap = streamed", "overlap streamed|domain gradient"},
         {"domain = accumulated", "needs optimizer sgd"},

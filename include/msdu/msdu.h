@@ -154,7 +154,7 @@ typedef struct msdu_config {
     const char *commit;       /* "round", "tensor": when reduced gradients are released */
     const char *reduce;       /* "mean", "sum" of gradients */
     const char *broadcast;    /* "no", "yes": rank 0's parameters at start */
-    const char *check_finite; /* "yes", "no" */
+    const char *check_finite; /* "yes", "no", "skip": what a NaN or infinity does */
     const char *state;        /* optimizer state: "local", "average", "reset" */
     int64_t delay_steps;      /* tau of delayed, streamed and auto; default 1 */
     int64_t fragments;        /* P of streamed; default 8 */
@@ -349,6 +349,10 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t i
  * ERR_TIMEOUT, ERR_NOT_FINITE, ERR_BACKEND. Where the first gradient of a round is given out, all
  * are, so that no update is half applied (setting commit = round); what failed since then is
  * returned by msdu_step().
+ * With check_finite = skip, ERR_NOT_FINITE for a gradient is no failure of the context: some rank
+ * (the text names it and its tensor) had a NaN or infinity, the gradients of this step are NaN on
+ * all ranks, every wait for one of them says so, and the next step goes on as if the round had
+ * not been. Parameters (parameter domain) and shadowed gradients (accumulated) still fail.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what);
 

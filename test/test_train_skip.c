@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of check_finite = skip: a step with a bad gradient is as if it had not been, to the bit. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fake.h"
+#include "pipeline.h"
+#include "ranks.h"
+
+static const ranks_tensor model[] = {
+    {.count = 5000}, {.count = 7},  {.count = 300, .dtype = MSDU_FLOAT64},
+    {.count = 40},   {.count = 90}, {.count = 200, .dtype = MSDU_FLOAT16},
+};
+#define MODEL_COUNT (sizeof(model) / sizeof(model[0]))
+
+typedef struct poison {
+    int rank;
+    int step;
+    uint32_t tensor;
+    double value;
+} poison;
+
+static void spoil(ranks_self *self, int step, uint32_t tensor)
+{
+    const poison *p = self->job->user;
+    if (self->rank == p->rank && step == p->step && tensor == p->tensor) {
+        uint64_t last = self->job->tensors[tensor].count - 1;
+        ranks_put(self->job->tensors[tensor].dtype, self->gradient[tensor], last, p->value);
+    }
+}
+
+static ranks_job skipping_job(poison *p, const char *wire)
+{
+    return (ranks_job){
+        .ranks = 3,
+        .steps = 10,
+        .tensors = model,
+        .tensor_count = MODEL_COUNT,
+        .config = {.domain = "gradient",
+                   .interval = "fixed",
+                   .wire = wire,
+                   .check_finite = "skip",
+                   .slice_bytes = 4096,
+                   .fuse_bytes = 2048,
+                   .wire_block = 64,
+                   .lr = 0.05,
+                   .momentum = 0.9},
+        .computed = spoil,
+        .goes_on = true,
+        .user = p,
+    };
+}
+
+static void run_well(const ranks_job *job, ranks_run *run)
+{
+    ck_assert(ranks_go(job, run));
+    int failed = ranks_failed(run, job->ranks);
+    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run->selves[failed].text);
+}
+
+static void expect_words(const char *text, const char *first, const char *second, const char *third)
+{
+    ck_assert_msg(strstr(text, first) != NULL && strstr(text, second) != NULL &&
+                      strstr(text, third) != NULL,
+                  "'%s', '%s', '%s' not all in: %s", first, second, third, text);
+}
+
+/* The same training, once with a step that is refused and once without that step. */
+static void check_as_if_it_had_not_been(ranks_job *job)
+{
+    static const char *const names[] = {"'tensor0'", "'tensor1'", "'tensor2'",
+                                        "'tensor3'", "'tensor4'", "'tensor5'"};
+    const poison *p = job->user;
+    char step[32];
+    char rank[32];
+    ranks_run with;
+    ranks_run without;
+    run_well(job, &with);
+    job->missing = p->step + 1;
+    run_well(job, &without);
+    snprintf(step, sizeof(step), "step %d", p->step);
+    snprintf(rank, sizeof(rank), "rank %d", p->rank);
+    for (int i = 0; i < job->ranks; i++) {
+        const ranks_self *a = &with.selves[i];
+        const ranks_self *b = &without.selves[i];
+        ck_assert_int_eq(a->refused, 1);
+        ck_assert_int_eq(b->refused, 0);
+        expect_words(a->text, rank, names[p->tensor], step);
+        ck_assert_mem_eq(a->history, b->history,
+                         (size_t)(job->steps + 1) * a->elements * sizeof(double));
+        ck_assert_uint_eq(a->summary.steps, (uint64_t)job->steps);
+        ck_assert_uint_eq(a->summary.rounds, b->summary.rounds);
+    }
+    ranks_free(&with);
+    ranks_free(&without);
+}
+
+static const char *const wires[] = {"float32", "bfloat16", "int8", "int4", "ternary"};
+
+START_TEST(a_step_with_a_bad_gradient_leaves_no_trace)
+{
+    static const double values[] = {NAN, INFINITY, -INFINITY};
+    for (uint32_t k = 0; k < MODEL_COUNT; k++) {
+        poison p = {.rank = (int)k % 3, .step = 4, .tensor = k, .value = values[k % 3]};
+        ranks_job job = skipping_job(&p, wires[_i]);
+        check_as_if_it_had_not_been(&job);
+    }
+}
+END_TEST
+
+/* Nothing is held back yet when the very first round is skipped. */
+START_TEST(the_first_step_may_be_skipped)
+{
+    poison p = {.rank = 1, .step = 0, .tensor = 0, .value = NAN};
+    ranks_job job = skipping_job(&p, wires[_i]);
+    check_as_if_it_had_not_been(&job);
+}
+END_TEST
+
+START_TEST(every_style_of_trainer_sees_it)
+{
+    static const ranks_style styles[] = {RANKS_IN_ORDER, RANKS_SILENT, RANKS_THREADS,
+                                         RANKS_DEFERRED};
+    static const char *const overlaps[] = {"backward", "blocking"};
+    for (int k = 0; k < 2; k++) {
+        poison p = {.rank = 2, .step = 5, .tensor = 3, .value = NAN};
+        ranks_job job = skipping_job(&p, "int4");
+        job.style = styles[_i];
+        job.config.overlap = overlaps[k];
+        check_as_if_it_had_not_been(&job);
+    }
+}
+END_TEST
+
+/* --- a round in float32 after one in int4 sends along what was held back --- */
+
+#define ELEMENTS 300
+
+static void pump(msdu__pipeline *p)
+{
+    for (int i = 0; i < 1000 && msdu__pipeline_advance(p) != UINT64_MAX; i++) {
+    }
+}
+
+/* One step over the fake backend, driven by hand, in this format. */
+static msdu_status step_in(msdu_ctx *ctx, int wire)
+{
+    msdu__pipeline *p = &ctx->pipeline;
+    p->fragments[0].rounds[(p->fragments[0].armed - 1) & 1].wire = wire;
+    ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_OK);
+    pump(p);
+    msdu_status status = msdu_tensor_wait(ctx, 0, MSDU_GRADIENT);
+    ck_assert_int_eq(msdu_step(ctx), MSDU_OK);
+    return status;
+}
+
+START_TEST(what_was_sent_along_is_held_back_again)
+{
+    float gradient[ELEMENTS];
+    float held[ELEMENTS];
+    float owned[ELEMENTS];
+    msdu_ctx *ctx = NULL;
+    msdu_config config = MSDU_CONFIG_INIT;
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    config.ranks = 2;
+    config.backend = "local";
+    config.domain = "gradient";
+    config.check_finite = "skip";
+    config.wire = "int4";
+    desc.name = "t";
+    desc.gradient = gradient;
+    desc.count = ELEMENTS;
+    for (int i = 0; i < ELEMENTS; i++) {
+        gradient[i] = sinf((float)i);
+    }
+    fake_reset();
+    ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
+    ctx->pipeline.backend = &fake_backend;
+    ctx->pipeline.clock = fake_clock;
+    ck_assert_int_eq(msdu_tensor_add(ctx, &desc, NULL), MSDU_OK);
+    ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
+    msdu__worker_stop(&ctx->pipeline.worker);
+    const msdu__run *run = &ctx->pipeline.runs[0];
+    size_t own_bytes = run->share_count[0] * sizeof(float);
+    ck_assert_int_eq(step_in(ctx, MSDU__WIRE_INT4), MSDU_OK);
+    run->owner_residual[1] = 0.125F; /* the fake peers' equal contributions leave nothing here */
+    memcpy(held, run->residual, sizeof(held));
+    memcpy(owned, run->owner_residual, own_bytes);
+    ck_assert(run->has_residual && held[1] != 0);
+    gradient[7] = NAN;
+    ck_assert_int_eq(step_in(ctx, MSDU__WIRE_FLOAT32), MSDU_ERR_NOT_FINITE);
+    ck_assert(run->has_residual && isnan(gradient[0]));
+    ck_assert_mem_eq(run->residual, held, sizeof(held));
+    ck_assert_mem_eq(run->owner_residual, owned, own_bytes);
+    memset(gradient, 0, sizeof(gradient));
+    ck_assert_int_eq(step_in(ctx, MSDU__WIRE_FLOAT32), MSDU_OK);
+    ck_assert(!run->has_residual && gradient[1] != 0);
+    msdu_destroy(ctx);
+}
+END_TEST
+
+START_TEST(parameters_still_fail)
+{
+    ranks_run run;
+    poison p = {.rank = 1, .step = 3, .tensor = 1, .value = NAN};
+    ranks_job job = skipping_job(&p, "float32");
+    job.config.domain = "parameter";
+    job.config.interval_steps = 2;
+    ck_assert(ranks_go(&job, &run));
+    for (int rank = 0; rank < job.ranks; rank++) {
+        ck_assert_int_eq(run.selves[rank].status, MSDU_ERR_NOT_FINITE);
+        expect_words(run.selves[rank].text, "rank 1", "'tensor1'", "NaN");
+    }
+    ranks_free(&run);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("train_skip");
+    TCase *tcase = tcase_create("ranks");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, a_step_with_a_bad_gradient_leaves_no_trace, 0, 5);
+    tcase_add_loop_test(tcase, the_first_step_may_be_skipped, 0, 5);
+    tcase_add_loop_test(tcase, every_style_of_trainer_sees_it, 0, 4);
+    tcase_add_test(tcase, what_was_sent_along_is_held_back_again);
+    tcase_add_test(tcase, parameters_still_fail);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}

@@ -9,9 +9,9 @@ packages_for() {
     local build="build-essential cmake pkg-config python3 libgloo-dev libinih-dev libssl-dev libcjson-dev"
     case "$1" in
     build) echo "$build" ;;
-    test) echo "$build check" ;;
+    test) echo "$build check iproute2" ;;
     demo) echo "$build python3-venv" ;;
-    ci) echo "$build check python3-venv clang-14 clang-tidy-14 clang-format-14" \
+    ci) echo "$build check iproute2 python3-venv clang-14 clang-tidy-14 clang-format-14" \
         "libclang-rt-14-dev ninja-build valgrind redis-server openssl groff" ;;
     *)
         echo "usage: setup.sh build|test|demo|ci" >&2

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import job
 import kernel
@@ -147,11 +148,12 @@ def _since(now: _Counted, then: _Counted) -> _Counted:
     return [count.since(old) for count, old in zip(now, then)]
 
 
-def _run(net: network.Network, plan: job.Plan, is_live: bool) -> tuple[job.Job, _Counted]:
-    """One run: the job, ended, and what its links carried."""
+def _run(net: network.Network, plan: job.Plan, is_live: bool) -> dict[str, Any]:
+    """One run and its record."""
     delay = net.link.delay_ms
     helpers = [relay.start(net.ranks, delay)] if delay > 0 else []
     begin = last = net.counts()
+    frames = net.relayed_frames()
     last_at = 0.0
 
     def show(at: float) -> None:
@@ -162,7 +164,10 @@ def _run(net: network.Network, plan: job.Plan, is_live: bool) -> tuple[job.Job, 
 
     done = job.Job(net, plan, helpers)
     done.watch(show if is_live else None)
-    return done, _since(net.counts(), begin)
+    record = report.run_record(done, _since(net.counts(), begin))
+    if helpers:
+        record["relay"] = report.relay_record(done, frames, net.relayed_frames())
+    return record
 
 
 def _build(options: argparse.Namespace) -> network.Network:
@@ -189,18 +194,14 @@ def _work(options: argparse.Namespace) -> int:
     )
     whole = report.whole_record(link, options.ranks, options.command)
     for _ in range(options.repeat):
-        done, counts = _run(net, plan, options.live)
-        whole["runs"].append(report.run_record(done, counts))
-        print(
-            report.headline(link, options.ranks),
-            report.table(whole["runs"][-1], link.rate_bits),
-            sep="\n",
-            flush=True,
-        )
+        run = _run(net, plan, options.live)
+        whole["runs"].append(run)
+        lines = (report.headline(link, options.ranks), report.table(run, link.rate_bits))
+        print(*lines, sep="\n", flush=True)
         if options.json:
             report.write_json(options.json, whole)
-        if done.status:
-            return done.status
+        if run["exit_status"] != 0:
+            return int(run["exit_status"])
     return 0
 
 

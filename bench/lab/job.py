@@ -44,6 +44,7 @@ class Rank:
     log: int | None
     started: float
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # user and system, with those of its children that it waited for
     status: int | None = None
     tail: collections.deque[bytes] = field(default_factory=lambda: collections.deque(maxlen=64))
 
@@ -118,6 +119,8 @@ class Job:
         """Start the ranks; helpers are processes that must live as long as they do."""
         self._plan = plan
         self._helpers = set(helpers)
+        self._is_stopping = False
+        self.helper_cpu_seconds = 0.0
         self._started = time.monotonic()
         self.status: int | None = None  # of the run: 0, or the first thing that went wrong
         self._failed_at = float("inf")
@@ -190,19 +193,26 @@ class Job:
         rank.tail.append(data[-_TAIL_BYTES:])
         return True
 
-    def _reap(self) -> None:
-        """Take the status of every process that ended, orphans of the ranks included."""
+    def _reap(self, flags: int = os.WNOHANG) -> None:
+        """Take the status of every process that ended, orphans included; 0: wait for all."""
         with contextlib.suppress(ChildProcessError):
             while True:
-                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+                pid, wait_status, usage = os.wait4(-1, flags)
                 if pid == 0:
                     return
+                cpu_seconds = usage.ru_utime + usage.ru_stime
                 if pid in self._helpers:
-                    self._helpers.discard(pid)
-                    self._fail(1, "the relay ended early")
+                    self._helper_ended(pid, cpu_seconds)
                 for rank in self.running:
                     if rank.pid == pid:
+                        rank.cpu_seconds = cpu_seconds
                         self._ended(rank, kernel.exit_status(wait_status))
+
+    def _helper_ended(self, pid: int, cpu_seconds: float) -> None:
+        self._helpers.discard(pid)
+        self.helper_cpu_seconds += cpu_seconds
+        if not self._is_stopping:
+            self._fail(1, "the relay ended early")
 
     def _ended(self, rank: Rank, status: int) -> None:
         rank.seconds = time.monotonic() - rank.started
@@ -229,11 +239,10 @@ class Job:
             while self.running and time.monotonic() < deadline:
                 self._wait(deadline - time.monotonic())
         finally:
-            self._helpers.clear()  # they go now, too
+            self._is_stopping = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # all but this process, which is the first here
-            while self.running:
-                self._wait(1.0)
+            self._reap(0)
 
     def _close(self) -> None:
         for key in list(self._selector.get_map().values()):

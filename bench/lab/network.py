@@ -120,6 +120,15 @@ def _call(*words: str, descriptor: int | None = None) -> str:
     return done.stdout
 
 
+def _up(device: str, *settings: str) -> None:
+    """Switch a device on, without the IPv6 address that would start to announce itself.
+
+    In this order: in one call the kernel would switch it on first.
+    """
+    _call("ip", "link", "set", device, *settings, "addrgenmode", "none")
+    _call("ip", "link", "set", device, "up")
+
+
 def address(rank: int) -> str:
     """IPv4 address of a rank."""
     return f"10.77.0.{rank + 1}"
@@ -137,7 +146,7 @@ class Network:
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._namespaces: list[int] = []
         _call("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
-        _call("ip", "link", "set", "br0", "mtu", str(link.mtu), "addrgenmode", "none", "up")
+        _up("br0", "mtu", str(link.mtu))
         for rank in range(ranks):
             self._add(rank)
 
@@ -158,6 +167,11 @@ class Network:
     def counts(self) -> list[Counts]:
         """Everything counted since the network was made, by rank."""
         return [self._count(rank) for rank in range(self.ranks)]
+
+    def relayed_frames(self) -> tuple[int, int]:
+        """Frames that arrived at the bridge, and those that a relay sent on."""
+        arrived = sum(_interface(f"rank{rank}", "rx_packets") for rank in range(self.ranks))
+        return arrived, _interface("br0", "tx_packets")
 
     def _new_namespace(self) -> int:
         kernel.unshare(kernel.CLONE_NEWNET)
@@ -196,7 +210,7 @@ class Network:
             INTERFACE,
             descriptor=namespace,
         )
-        _call("ip", "link", "set", port, "master", "br0", "addrgenmode", "none", "up")
+        _up(port, "master", "br0")
         if self.link.delay_ms > 0:  # then frames pass through the relay and no other way
             _call("ip", "link", "set", port, "type", "bridge_slave", "isolated", "on")
         self._shape(port)
@@ -205,7 +219,7 @@ class Network:
 
     def _configure(self, rank: int) -> None:
         _call("ip", "link", "set", "lo", "up")
-        _call("ip", "link", "set", INTERFACE, "addrgenmode", "none", "up")
+        _up(INTERFACE)
         _call("ip", "addr", "add", f"{address(rank)}/24", "dev", INTERFACE, "noprefixroute")
         # By route, because a namespace may not choose every one by sysctl.
         _call(
@@ -247,6 +261,9 @@ class Network:
 
     def _count(self, rank: int) -> Counts:
         port = f"rank{rank}"
+        # First the interface, which comes after the queue, so that it never counts more. It is
+        # read at the bridge's end, where rx is what the rank sent.
+        tx_bytes, rx_bytes = _interface(port, "rx_bytes"), _interface(port, "tx_bytes")
         down = _queue(port)
         with self.inside(rank):
             up = _queue(INTERFACE)
@@ -255,8 +272,8 @@ class Network:
             down["bytes"],
             up["packets"],
             down["packets"],
-            _interface(port, "rx_bytes"),  # counted at the bridge's end, where tx is the rank's rx
-            _interface(port, "tx_bytes"),
+            tx_bytes,
+            rx_bytes,
             up["drops"] + down["drops"],
         )
 

@@ -60,14 +60,25 @@ def run_record(job: Job, counts: Sequence[Counts]) -> dict[str, Any]:
             "rank": rank.rank,
             "exit_status": rank.status,
             "seconds": round(rank.seconds, 3),
+            "cpu_seconds": round(rank.cpu_seconds, 3),
             **vars(count),
         }
         for rank, count in zip(job.ranks, counts)
     ]
     return {
         "exit_status": job.status,
-        "seconds": max(rank.seconds for rank in job.ranks),
+        "seconds": round(max(rank.seconds for rank in job.ranks), 3),
         "per_rank": ranks,
+    }
+
+
+def relay_record(job: Job, before: tuple[int, int], after: tuple[int, int]) -> dict[str, Any]:
+    """What the relay carried and cost; lost frames include those on their way at the end."""
+    arrived, sent = (now - then for now, then in zip(after, before))
+    return {
+        "frames": sent,
+        "lost_frames": arrived - sent,
+        "cpu_seconds": round(job.helper_cpu_seconds, 3),
     }
 
 
@@ -118,6 +129,12 @@ def table(run: dict[str, Any], rate_bits: float | None) -> str:
             f"{rank['rank']:>4} {rank['exit_status']:>6} {rank['seconds']:>9.3f} "
             f"{tx / 1e6:>11.3f} {rx / 1e6:>11.3f} {_share(tx, rank['seconds'], rate_bits):>10} "
             f"{_share(rx, rank['seconds'], rate_bits):>10} {rank['dropped_packets']:>7}"
+        )
+    if "relay" in run:
+        relay = run["relay"]
+        lines.append(
+            f"# relay: {relay['frames']} frames, {relay['lost_frames']} lost, "
+            f"{relay['cpu_seconds']:.3f} s of processor time"
         )
     return "\n".join(lines)
 

@@ -5,7 +5,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -54,71 +53,6 @@ bool msdu__net_random(void *data, size_t bytes)
 static const struct sockaddr *generic(const struct msdu__address *address)
 {
     return (const struct sockaddr *)(const void *)&address->any;
-}
-
-size_t msdu__net_resolve(const char *host, const char *port, struct msdu__address *addresses,
-                         size_t capacity, const char **cause_out)
-{
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-    struct addrinfo *list = NULL;
-    int code = getaddrinfo(host, port, &hints, &list);
-    if (code != 0) {
-        *cause_out = gai_strerror(code);
-        return 0;
-    }
-    size_t count = 0;
-    for (struct addrinfo *at = list; at != NULL && count < capacity; at = at->ai_next) {
-        if (at->ai_addrlen <= sizeof(addresses[count].any)) {
-            memset(&addresses[count], 0, sizeof(addresses[count]));
-            memcpy(&addresses[count].any, at->ai_addr, at->ai_addrlen);
-            addresses[count].bytes = at->ai_addrlen;
-            count++;
-        }
-    }
-    freeaddrinfo(list);
-    *cause_out = "no address";
-    return count;
-}
-
-static bool take_interface(const struct ifaddrs *list, const char *name, int family,
-                           struct msdu__address *address)
-{
-    for (const struct ifaddrs *at = list; at != NULL; at = at->ifa_next) {
-        if (at->ifa_addr == NULL || at->ifa_addr->sa_family != family ||
-            strcmp(at->ifa_name, name) != 0) {
-            continue;
-        }
-        memset(address, 0, sizeof(*address));
-        address->bytes =
-            family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-        memcpy(&address->any, at->ifa_addr, address->bytes);
-        return true;
-    }
-    return false;
-}
-
-bool msdu__net_interface(const char *name, uint16_t port, struct msdu__address *address_out)
-{
-    struct ifaddrs *list = NULL;
-    if (getifaddrs(&list) != 0) {
-        return false;
-    }
-    bool is_found = take_interface(list, name, AF_INET, address_out) ||
-                    take_interface(list, name, AF_INET6, address_out);
-    freeifaddrs(list);
-    if (is_found) {
-        msdu__net_set_port(address_out, port);
-    }
-    return is_found;
-}
-
-void msdu__net_loopback(struct msdu__address *address_out)
-{
-    struct sockaddr_in loopback = {.sin_family = AF_INET,
-                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    memset(address_out, 0, sizeof(*address_out));
-    memcpy(&address_out->any, &loopback, sizeof(loopback));
-    address_out->bytes = sizeof(loopback);
 }
 
 void msdu__net_set_port(struct msdu__address *address, uint16_t port)

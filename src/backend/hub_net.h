@@ -25,7 +25,8 @@ void msdu__net_sleep(uint64_t span_ns);
 /* Random bytes from the kernel; false if there are none. */
 bool msdu__net_random(void *data, size_t bytes);
 
-/* Addresses of a host name; returns how many were found, 0 with cause written. */
+/* Addresses of a host name; returns how many were found, 0 with cause written. The resolver is not
+ * asked for localhost; where it does not know this machine's own name, its interfaces do. */
 size_t msdu__net_resolve(const char *host, const char *port, struct msdu__address *addresses,
                          size_t capacity, const char **cause_out);
 

@@ -16,6 +16,9 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#ifndef GLOO_HAVE_TRANSPORT_TCP_TLS /* until 2020 */
+#define GLOO_HAVE_TRANSPORT_TCP_TLS 0
+#endif
 #if GLOO_HAVE_TRANSPORT_TCP_TLS
 #include <gloo/transport/tcp/tls/device.h>
 #endif

@@ -391,6 +391,30 @@ START_TEST(operations_that_never_end_time_out)
 }
 END_TEST
 
+/* The plan has a deadline of its own: no slice and no control message waits for it. */
+START_TEST(a_plan_that_never_comes_times_out)
+{
+    fake_reset();
+    rig *r = mode_rig(0);
+    ck_assert_int_eq(rig_start(r), MSDU_OK);
+    fake.is_stuck[MSDU_OP_BROADCAST] = true;
+    r->p->fragments[0].wants_plan = true; /* as if measured times had moved */
+    ck_assert_int_eq(rig_step(r, 0), MSDU_OK);
+    ck_assert_ptr_nonnull(r->p->fragments[0].plan_req);
+    ck_assert(!is_any_busy(r->p));
+    ck_assert_uint_lt(msdu__pipeline_advance(r->p), UINT64_MAX);
+    atomic_fetch_add(&fake.now_ns, _i == 0 ? 5000000000U : 7000000000U); /* 1 s and the grace */
+    (void)msdu__pipeline_advance(r->p);
+    ck_assert_int_eq(atomic_load(&r->p->status), _i == 0 ? MSDU_OK : MSDU_ERR_TIMEOUT);
+    if (_i > 0) {
+        ck_assert_int_eq(msdu_step(r->ctx), MSDU_ERR_TIMEOUT);
+        ck_assert_ptr_nonnull(
+            strstr(msdu_last_error(), "plan did not end within deadline_ms 1000"));
+    }
+    rig_free(r);
+}
+END_TEST
+
 START_TEST(a_start_that_never_ends_times_out)
 {
     fake_reset();
@@ -417,6 +441,7 @@ int main(void)
     tcase_add_loop_test(tcase, slices_start_as_overlap_says, 0, 2);
     tcase_add_test(tcase, gradients_wait_for_the_control_message);
     tcase_add_loop_test(tcase, operations_that_never_end_time_out, 0, 3);
+    tcase_add_loop_test(tcase, a_plan_that_never_comes_times_out, 0, 2);
     tcase_add_test(tcase, a_start_that_never_ends_times_out);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -16,7 +16,7 @@ static const char *variable(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* Variables that are read outside the table: by the backend registry, before any setting. */
+/* Variables that are read outside the table: by the backend registry, by the Python package. */
 static bool is_known(const char *name)
 {
     const msdu__setting *setting = NULL;
@@ -25,7 +25,7 @@ static bool is_known(const char *name)
             return true;
         }
     }
-    return strcmp(name, "MSDU_MODULE_PATH") == 0;
+    return strcmp(name, "MSDU_MODULE_PATH") == 0 || strcmp(name, "MSDU_LIBRARY") == 0;
 }
 
 static void warn_unknown(const msdu__loader *loader, const char *entry)

@@ -42,6 +42,7 @@ static void clean_environment(void)
     }
     unsetenv("MSDU_SLICE_BITES");
     unsetenv("MSDU_MODULE_PATH");
+    unsetenv("MSDU_LIBRARY");
     unlink(ini_path());
     help_log[0] = '\0';
 }

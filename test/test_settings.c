@@ -186,6 +186,7 @@ START_TEST(an_unknown_variable_is_one_warning_with_a_hint)
     msdu_config config = {.size = sizeof(config), .log = keep_line};
     setenv("MSDU_SLICE_BITES", "1", 1);
     setenv("MSDU_MODULE_PATH", "/x", 1);
+    setenv("MSDU_LIBRARY", "/x/libmsdu.so", 1);
     load_well(&config, &settings);
     ck_assert_str_eq(help_log, "2 unknown variable MSDU_SLICE_BITES ignored, did you mean "
                                "MSDU_SLICE_BYTES?\n");

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""msdu: data-parallel training over slow networks, attached to PyTorch in one line.
+
+``import msdu`` needs neither torch nor the library; :func:`attach` needs both.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._abi import Error, version
+from ._settings import Setting, settings
+
+if TYPE_CHECKING:
+    from ._attach import Attachment, attach, summary
+    from ._summary import Row, Summary, plot
+
+__all__ = [
+    "Attachment",
+    "Error",
+    "Row",
+    "Setting",
+    "Summary",
+    "attach",
+    "plot",
+    "settings",
+    "summary",
+    "version",
+]
+__version__ = "0.2.0"
+
+# Names that need torch, and where they are.
+_LATER = {
+    "Attachment": "_attach",
+    "attach": "_attach",
+    "summary": "_attach",
+    "Row": "_summary",
+    "Summary": "_summary",
+    "plot": "_summary",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'msdu' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that follow from the model and its optimizers where the caller did not say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from . import _abi, _context
+from ._tensors import invalid
+
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+_ADAMS = tuple(
+    getattr(torch.optim, name)
+    for name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam")
+    if hasattr(torch.optim, name)
+)
+_SGD = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+
+
+def _effective(given: Mapping[str, Any], name: str) -> Any:
+    return os.environ.get(f"MSDU_{name.upper()}") or given.get(name)
+
+
+def settings(
+    given: Mapping[str, Any], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
+) -> dict[str, Any]:
+    """``given`` and what it leaves open: backend by device, broadcast, check_finite, optimizer.
+
+    Raises:
+        msdu.Error: a device without a backend, or an optimizer that the accumulated domain cannot
+            follow.
+    """
+    chosen = dict(given)
+    chosen.setdefault("broadcast", "yes")
+    chosen.setdefault("check_finite", "skip")
+    chosen.setdefault("backend", _backend(device))
+    if (_effective(given, "state") or "local") != "local":
+        raise _abi.Error(
+            _abi.ERR_UNSUPPORTED,
+            "setting state: PyTorch's optimizers make their state in their first step, too late "
+            "to be added; only 'local' works here",
+        )
+    if "optimizer" not in given and optimizers:
+        chosen.update(_of_optimizer(optimizers, _effective(given, "domain") == "accumulated"))
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _backend(device: torch.device) -> str:
+    name = _BACKENDS.get(device.type)
+    if name is None:
+        known = ", ".join(_BACKENDS)
+        raise invalid(f"no backend for parameters on {device.type}; there is one for {known}")
+    if name != "gloo":
+        # One rank would get the built-in backend, which knows host memory only: ask for the module
+        # as two would, and let the library say what it misses.
+        _context.Context({"backend": name, "ranks": 2, "rank": 0}).destroy()
+    return name
+
+
+def _of_optimizer(optimizers: Sequence[torch.optim.Optimizer], must_follow: bool) -> dict[str, Any]:
+    if all(isinstance(one, _ADAMS) for one in optimizers):
+        kind = "adam"
+    elif all(type(one) is torch.optim.SGD for one in optimizers):
+        kind = "sgd"
+    else:
+        kind = "unknown"
+    if not must_follow:
+        return {"optimizer": kind}
+    if kind != "sgd":
+        raise invalid("domain accumulated follows torch.optim.SGD only; use domain parameter")
+    groups = [group for one in optimizers for group in one.param_groups]
+    values = [{name: group[name] for name in _SGD} for group in groups]
+    if any(value != values[0] for value in values) or any(g["maximize"] for g in groups):
+        raise invalid(
+            "domain accumulated follows one lr, momentum, dampening, weight decay for all "
+            "parameter groups; use domain parameter"
+        )
+    return {"optimizer": kind, **values[0]}

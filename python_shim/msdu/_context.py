@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One msdu_ctx: calls that raise instead of returning a status; no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any, Callable, Optional
+
+from . import _abi, _settings
+
+logger = logging.getLogger("msdu")
+_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
+
+
+def _write_log(_user: Any, level: int, text: bytes) -> None:
+    logger.log(_LEVELS.get(level, logging.WARNING), "%s", text.decode(errors="replace"))
+
+
+_LOG = _abi.LOG_FN(_write_log)  # lives as long as the process: the library's threads call it
+
+
+def _log_level() -> int:
+    """What the logger ``msdu`` lets through, as an msdu_log_level."""
+    effective = logger.getEffectiveLevel()
+    passed = [level for level, name in _LEVELS.items() if name >= effective]
+    return max(passed, default=1)
+
+
+# Contexts of this process. A forked child (a data loader's worker) has the memory of a context but
+# not its threads, and its sockets are the parent's: it must never touch one.
+_live: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for context in list(_live):
+        context.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+class Context:
+    """Owner of an msdu_ctx. Errors are :class:`msdu.Error` with the library's text.
+
+    ``handle`` is None once destroyed, or in a forked child.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.lib = lib = _abi.library()
+        config = _abi.Config(size=ctypes.sizeof(_abi.Config))
+        config.settings = _settings.lines(given).encode()
+        config.config_file = _settings.config_file(given)
+        if not os.environ.get("MSDU_LOG"):  # which asks for lines on standard error
+            config.log = _LOG
+            config.log_level = _log_level()
+        handle = ctypes.c_void_p()
+        lib.check(lib.create(ctypes.byref(config), ctypes.byref(handle)))
+        self.handle: Optional[int] = handle.value
+        self.on_disown: Callable[[], None] = lambda: None
+        self._summary = _abi.SummaryStruct(size=ctypes.sizeof(_abi.SummaryStruct))
+        self._destroy = weakref.finalize(self, lib.destroy, handle.value)
+        _live.add(self)
+
+    def disown(self) -> None:
+        """Forget the context without a call: this process is a child."""
+        self.handle = None
+        self._destroy.detach()
+        self.on_disown()
+
+    def destroy(self) -> None:
+        """Leave the group and free everything; allowed twice."""
+        self.handle = None
+        self._destroy()
+
+    def call(self, function: Callable[..., int], *args: Any) -> None:
+        """``function(ctx, *args)`` of the library; raises on an error."""
+        if self.handle is None:
+            raise _abi.Error(_abi.ERR_STATE, "this attachment is closed, or lives in the parent")
+        code = function(self.handle, *args)
+        if code < 0:
+            self.lib.check(code)
+
+    def add(
+        self,
+        name: str,
+        parameter: int,
+        gradient: int,
+        count: int,
+        dtype: int,
+        role: int,
+        order: int,
+    ) -> int:
+        """Add a tensor of ``count`` elements at two addresses (0: none); its id."""
+        desc = _abi.TensorDesc(
+            size=ctypes.sizeof(_abi.TensorDesc),
+            name=name.encode(),
+            parameter=parameter or None,
+            gradient=gradient or None,
+            count=count,
+            dtype=dtype,
+            role=role,
+            priority=order,
+        )
+        number = ctypes.c_uint32()
+        self.call(self.lib.tensor_add, ctypes.byref(desc), ctypes.byref(number))
+        return number.value
+
+    def summary(self) -> _abi.SummaryStruct:
+        """The counters; one struct, overwritten by the next call."""
+        self.call(self.lib.summary_get, ctypes.byref(self._summary))
+        return self._summary
+
+    def state(self) -> ctypes.Array[ctypes.c_char]:
+        """What msdu_state_get() gives."""
+        size = ctypes.c_size_t()
+        self.call(self.lib.state_get, None, 0, ctypes.byref(size))
+        data = ctypes.create_string_buffer(max(size.value, 1))
+        self.call(self.lib.state_get, data, size.value, ctypes.byref(size))
+        return data

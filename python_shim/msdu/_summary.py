@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run did so far: a summary, a bounded history, one line for a progress bar, a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from . import _abi
+
+if TYPE_CHECKING:
+    from ._attach import Attachment
+
+# Bits of an element on the wire by format, scales not counted (src/wire of the library).
+_BITS = {
+    "float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "int4": 4, "ternary": 2,
+}  # fmt: skip
+_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counters of one rank, as msdu_summary of msdu.h.
+
+    Attributes:
+        steps: iterations ended.
+        rounds: synchronizations completed.
+        bytes_sent: payload that this rank sent.
+        bytes_plain: what a float32 allreduce every step would have sent.
+        wait_ns: time blocked in the library, nanoseconds.
+        elapsed_ns: time since the start, nanoseconds.
+        plan_renewals: times the order of slices was renewed.
+        interval_steps: h now.
+        drift: relative drift of the last round.
+        divergence: gradient divergence of the last round, 1 .. ranks.
+        rank: this rank.
+        ranks: size of the group.
+        wire: number format now.
+        domain: what is synchronized now.
+        interval: the policy.
+        reason: the policy's last reason.
+    """
+
+    steps: int
+    rounds: int
+    bytes_sent: int
+    bytes_plain: int
+    wait_ns: int
+    elapsed_ns: int
+    plan_renewals: int
+    interval_steps: int
+    drift: float
+    divergence: float
+    rank: int
+    ranks: int
+    wire: str
+    domain: str
+    interval: str
+    reason: str
+
+    @property
+    def waited(self) -> float:
+        """Share of the time that was spent waiting, 0 .. 1."""
+        return self.wait_ns / self.elapsed_ns if self.elapsed_ns else 0.0
+
+    @property
+    def fewer(self) -> float:
+        """How many times fewer bytes than a float32 allreduce every step; 1 if none was sent."""
+        return self.bytes_plain / self.bytes_sent if self.bytes_sent else 1.0
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} of {self.ranks}: {self.steps} steps, {self.rounds} rounds, "
+            f"h {self.interval_steps} ({self.interval}), {self.wire}, {self.domain} domain\n"
+            f"sent {self.bytes_sent / 1e6:.3f} MB, {self.fewer:.1f} times fewer than plain; "
+            f"waited {100 * self.waited:.1f} % of {self.elapsed_ns / 1e9:.1f} s\n"
+            f"drift {self.drift:.3g}, divergence {self.divergence:.3g}"
+            + (f"; {self.reason}" if self.reason else "")
+        )
+
+    @classmethod
+    def of(cls, raw: _abi.SummaryStruct) -> Summary:
+        """From the C struct."""
+        values: dict[str, Any] = {name: getattr(raw, name) for name in cls.__dataclass_fields__}
+        for name, value in values.items():
+            if isinstance(value, bytes):
+                values[name] = value.decode(errors="replace")
+        return cls(**values)
+
+
+class Row(NamedTuple):
+    """History after one step; counters are since the start."""
+
+    step: int
+    interval_steps: int
+    wire_bits: int
+    bytes_sent: int
+    wait_ns: int
+    elapsed_ns: int
+
+
+class History:
+    """At most 4096 rows over the whole run: when full, every other one goes."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._every = 1
+
+    def add(self, raw: _abi.SummaryStruct) -> None:
+        """Note the counters after a step."""
+        if raw.steps % self._every:
+            return
+        if len(self.rows) == _ROWS:
+            del self.rows[::2]
+            self._every *= 2
+        bits = _BITS.get(raw.wire.decode(), 32)
+        self.rows.append(
+            Row(raw.steps, raw.interval_steps, bits, raw.bytes_sent, raw.wait_ns, raw.elapsed_ns)
+        )
+
+    def waited(self, last: int = 32) -> float:
+        """Share of time waited over the last rows."""
+        if len(self.rows) < 2:
+            return 0.0
+        first, end = self.rows[-min(last, len(self.rows))], self.rows[-1]
+        spent = end.elapsed_ns - first.elapsed_ns
+        return (end.wait_ns - first.wait_ns) / spent if spent else 0.0
+
+
+def plot(run: Union[Attachment, History, Sequence[Row]], axes: Any = None) -> Any:
+    """Draw a run: interval and bits on the wire, bytes sent, share of time waited, over steps.
+
+    Args:
+        run: an attachment, or its history.
+        axes: three matplotlib axes; None: a new figure.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib.pyplot as plt
+
+    history: Any = getattr(run, "history", run)
+    rows: list[Row] = list(getattr(history, "rows", history))
+    if axes is None:
+        _, axes = plt.subplots(3, 1, sharex=True, figsize=(7, 6), layout="constrained")
+    steps = [row.step for row in rows]
+    axes[0].step(steps, [row.interval_steps for row in rows], where="post", label="interval h")
+    axes[0].step(steps, [row.wire_bits for row in rows], where="post", label="bits on the wire")
+    axes[0].set_yscale("log", base=2)
+    axes[0].legend()
+    axes[1].plot(steps, [row.bytes_sent / 1e6 for row in rows])
+    axes[1].set_ylabel("sent, MB")
+    waits = [
+        100 * (b.wait_ns - a.wait_ns) / max(b.elapsed_ns - a.elapsed_ns, 1)
+        for a, b in zip(rows, rows[1:])
+    ]
+    axes[2].plot(steps[1:], waits)
+    axes[2].set_ylabel("waited, %")
+    axes[2].set_xlabel("step")
+    return axes[0].figure

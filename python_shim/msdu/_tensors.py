@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a model is exchanged: its tensors, their memory, and what cannot be exchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
+
+import torch
+
+from . import _abi
+
+DTYPES = {
+    torch.float32: _abi.FLOAT32,
+    torch.float64: _abi.FLOAT64,
+    torch.float16: _abi.FLOAT16,
+    torch.bfloat16: _abi.BFLOAT16,
+}
+_RAW = {2: _abi.FLOAT16, 4: _abi.FLOAT32, 8: _abi.FLOAT64}  # moved as bytes, never computed with
+_NAME_BYTES = 255
+_ALIGN = 64
+
+
+def invalid(text: str) -> _abi.Error:
+    """An error of the caller."""
+    return _abi.Error(_abi.ERR_INVALID, text)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Do its elements fill one piece of memory, in whatever order of dimensions?"""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def label(name: str, tensor: torch.Tensor) -> str:
+    """Name of a tensor in the library: with its shape, so that ranks compare shapes too."""
+    text = f"{name} {list(tensor.shape)}"
+    if not tensor.is_contiguous():
+        text += f" strides {list(tensor.stride())}"
+    if len(text.encode()) > _NAME_BYTES:
+        digest = hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
+        text = f"...{digest} {text[-150:]}"
+    return text
+
+
+class Slot:
+    """A trained tensor: its parameter, its id in the library, where its memory was last."""
+
+    __slots__ = (
+        "device",
+        "dtype",
+        "grad_pointer",
+        "id",
+        "is_sparse",
+        "keep",
+        "name",
+        "param",
+        "pointer",
+        "reserve",
+        "shape",
+        "stride",
+    )  # fmt: skip
+
+    def __init__(self, name: str, param: torch.Tensor) -> None:
+        self.name = name
+        self.param = param
+        self.id = -1
+        self.is_sparse = False
+        self.reserve: Any = None
+        self.note()
+
+    def note(self) -> None:
+        """Remember where the parameter is and keep that memory alive."""
+        param = self.param
+        self.dtype = param.dtype
+        self.shape = param.shape
+        self.stride = param.stride()
+        self.device = param.device
+        self.pointer = param.data_ptr()
+        self.grad_pointer = 0
+        self.keep = param.detach()
+
+    def check(self) -> None:
+        """Can this be exchanged?"""
+        param = self.param
+        if torch.nn.parameter.is_lazy(param):
+            raise invalid(f"parameter '{self.name}' has no shape yet: run a forward pass first")
+        if param.dtype not in DTYPES:
+            known = ", ".join(str(dtype)[len("torch.") :] for dtype in DTYPES)
+            raise _abi.Error(
+                _abi.ERR_UNSUPPORTED,
+                f"parameter '{self.name}' is {param.dtype}; supported: {known}",
+            )
+        if hasattr(param, "device_mesh") or param.layout is not torch.strided:
+            raise _abi.Error(
+                _abi.ERR_UNSUPPORTED, f"parameter '{self.name}' is sharded or sparse itself"
+            )
+        if not is_dense(param):
+            raise invalid(
+                f"parameter '{self.name}' of strides {self.stride} has holes or overlaps: make it "
+                "contiguous first"
+            )
+
+    def moved(self) -> int:
+        """The parameter's memory is elsewhere: its address, if it still is the same tensor."""
+        param = self.param
+        if param.shape != self.shape or param.dtype != self.dtype or param.device != self.device:
+            raise invalid(
+                f"parameter '{self.name}' was {list(self.shape)} {self.dtype} on {self.device} "
+                f"when attached and is {list(param.shape)} {param.dtype} on {param.device} now: "
+                "attach again after such changes"
+            )
+        if param.stride() != self.stride:
+            raise invalid(
+                f"parameter '{self.name}' had strides {self.stride} when attached and has "
+                f"{param.stride()} now: attach again after such changes"
+            )
+        pointer = self.grad_pointer
+        self.note()
+        self.grad_pointer = pointer
+        return self.pointer
+
+
+def trained(model: torch.nn.Module, optimizers: Sequence[Any]) -> list[Slot]:
+    """Parameters that are exchanged: all of the model's that require a gradient, each once, then
+    what the optimizers own besides."""
+    found: dict[int, Slot] = {}
+    for name, param in model.named_parameters():
+        if param.requires_grad:
+            found[id(param)] = Slot(name, param)
+    frozen = {id(param) for param in model.parameters()} - set(found)
+    for index, optimizer in enumerate(optimizers):
+        for group, params in enumerate(optimizer.param_groups):
+            for at, param in enumerate(params["params"]):
+                if id(param) not in found and id(param) not in frozen and param.requires_grad:
+                    found[id(param)] = Slot(f"optimizer{index}.group{group}.{at}", param)
+    slots = [slot for slot in found.values() if slot.param.numel() > 0]
+    places: dict[int, str] = {}
+    for slot in slots:
+        slot.check()
+        if slot.pointer in places:
+            raise invalid(
+                f"parameters '{places[slot.pointer]}' and '{slot.name}' share memory but are two "
+                "parameters: make them one"
+            )
+        places[slot.pointer] = slot.name
+    if not slots:
+        raise invalid("the model has no parameter that requires a gradient")
+    mark_sparse(model, slots)
+    return slots
+
+
+def mark_sparse(model: torch.nn.Module, slots: Iterable[Slot]) -> None:
+    """Embeddings with sparse gradients, also on ranks that do not use them in a step."""
+    weights = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
+    }
+    for slot in slots:
+        slot.is_sparse = id(slot.param) in weights
+
+
+def device_of(slots: Sequence[Slot]) -> torch.device:
+    """The one kind of device of all parameters."""
+    kinds: dict[str, str] = {}
+    for slot in slots:
+        kinds.setdefault(slot.device.type, slot.name)
+    if len(kinds) > 1:
+        where = " and ".join(f"'{name}' on {kind}" for kind, name in kinds.items())
+        raise invalid(f"parameters live on different devices: {where}; attach wants one device")
+    return slots[0].device
+
+
+class Fixed:
+    """A tensor that is not exchanged but must start equal: frozen, or an integer buffer.
+
+    The library copies it from rank 0 as plain bytes; memory that it cannot take as it lies (with
+    holes, or an odd number of bytes) goes through a copy.
+    """
+
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.copy: Optional[torch.Tensor] = None
+        raw = tensor
+        if not is_dense(tensor) or not self._fits(tensor):
+            raw = self.copy = self._staged(tensor)
+        item = min(raw.element_size(), 8)
+        self.dtype = _RAW[2] if item == 1 else _RAW[item]
+        self.count = raw.numel() * raw.element_size() // max(item, 2)
+        self.pointer = raw.data_ptr()
+        self.keep = raw
+
+    @staticmethod
+    def _fits(tensor: torch.Tensor) -> bool:
+        is_paired = tensor.numel() % 2 == 0 and tensor.data_ptr() % 2 == 0
+        return tensor.element_size() > 1 or is_paired
+
+    @staticmethod
+    def _staged(tensor: torch.Tensor) -> torch.Tensor:
+        flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        return torch.cat([flat, flat.new_zeros(-flat.numel() % 8)])
+
+    def finish(self) -> None:
+        """The broadcast is over: copy back what went through a copy."""
+        if self.copy is None:
+            return
+        size = self.tensor.numel() * self.tensor.element_size()
+        with torch.no_grad():
+            self.tensor.copy_(self.copy[:size].view(self.tensor.dtype).view(self.tensor.shape))
+
+
+class Reserve:
+    """Zeros of every trained tensor's size on the host; pages cost nothing until they are used.
+
+    They stand in for a gradient that autograd did not make: of an unused parameter, and of every
+    parameter while this rank has joined.
+    """
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        offsets, total = [], 0
+        for slot in slots:
+            offsets.append(total)
+            size = slot.param.numel() * slot.param.element_size()
+            total += (size + _ALIGN - 1) // _ALIGN * _ALIGN
+        self._map = mmap.mmap(-1, total)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._offsets = offsets
+        base = self._bytes.data_ptr()
+        self.pointers = [base + offset for offset in offsets]
+
+    def zeros(self, index: int, slot: Slot) -> torch.Tensor:
+        """Zeros shaped as the parameter, strides too; the same memory at every call."""
+        count = slot.param.numel()
+        start = self._offsets[index]
+        flat = self._bytes[start : start + count * slot.param.element_size()].view(slot.dtype)
+        flat.zero_()
+        return flat.as_strided(slot.shape, slot.stride)

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods that are compared: one class each around a model and its optimizer.
+
+A method is used like this, the same for all, by all ranks:
+
+    method = methods.create(name, job)
+    loss = criterion(method.forward(x), y); loss.backward(); method.step()
+    method.settle()     before parameters are read for an evaluation
+    method.finish()     after the last step
+"""
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import re
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.algorithms.model_averaging import averagers, hierarchical_model_averager
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Unavailable(Exception):
+    """A method cannot run here; the text says why."""
+
+
+@dataclasses.dataclass
+class Job:
+    """What a method gets to work on. `settings` are those of the run, all text."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    rank: int
+    ranks: int
+    total_steps: int
+    settings: dict[str, str]
+
+    def take(self, name: str, default: float) -> float:
+        """A number among the settings, removed from them."""
+        return float(self.settings.pop(name, default))
+
+    def count(self, name: str, default: int) -> int:
+        """A whole number among the settings, removed from them."""
+        return int(self.settings.pop(name, default))
+
+
+class Method:
+    """Training without any exchange; also the measure of what computing alone takes."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.forward: Callable[[Tensor], Tensor] = job.model
+        self.optimizer = job.optimizer
+
+    def step(self) -> None:
+        """Update the parameters; called after backward."""
+        self.optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        self.optimizer.zero_grad()
+
+    def settle(self) -> None:
+        """Make the parameters safe to read; exchanges nothing that others have not."""
+
+    def finish(self) -> None:
+        """After the last step: every rank ends with the result."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the record shall hold beside the common fields; names begin with the method's."""
+        return {}
+
+
+class Ddp(Method):
+    """DistributedDataParallel; a subclass registers a communication hook."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        bucket = job.take("bucket_mb", 25)  # DDP's default
+        self.ddp = DistributedDataParallel(job.model, bucket_cap_mb=bucket,
+                                           gradient_as_bucket_view=True)
+        self.forward = self.ddp
+
+
+class DdpFp16(Ddp):
+    """Gradients in float16 on the wire."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+
+class DdpBf16(Ddp):
+    """Gradients in bfloat16 on the wire."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        try:
+            self.ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        except TypeError as error:  # PyTorch allows it with NCCL only
+            raise Unavailable(str(error)) from error
+
+
+class PowerSgd(Ddp):
+    """PowerSGD (arXiv:1905.13727) with error feedback and warm start, plain allreduce at first."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        start = max(2, job.count("start", job.total_steps // 20))
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=job.count("rank", 4), start_powerSGD_iter=start)
+        self.ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+class Averaged(Method):
+    """Local steps; parameters averaged by one of torch's model averagers after each."""
+
+    def __init__(self, job: Job, averager: averagers.ModelAverager) -> None:
+        super().__init__(job)
+        self.averager = averager
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.averager.average_parameters(self.job.model.parameters())
+
+
+class Local(Averaged):
+    """Plain local SGD: parameters averaged every `period` steps, from the first step on."""
+
+    def __init__(self, job: Job) -> None:
+        period = job.count("period", 8)
+        super().__init__(job, averagers.PeriodicModelAverager(period, warmup_steps=0))
+
+
+class PostLocal(Method):
+    """Post-local SGD (arXiv:1808.07217): plain DDP for `warmup` steps, then local steps."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        start = job.count("warmup", job.total_steps // 10)
+        period = job.count("period", 4)
+        alone, _ = dist.new_subgroups(group_size=1)
+        state = post_localSGD_hook.PostLocalSGDState(None, alone, start)
+        ddp = DistributedDataParallel(job.model, gradient_as_bucket_view=True)
+        ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        self.forward = ddp
+        self.optimizer = PostLocalSGDOptimizer(
+            job.optimizer, averagers.PeriodicModelAverager(period, warmup_steps=start))
+
+
+class Hierarchical(Averaged):
+    """Hierarchical SGD (arXiv:2010.12998): pairs average often, all ranks less often."""
+
+    def __init__(self, job: Job) -> None:
+        inner, outer = job.count("inner", 2), job.count("outer", 8)
+        warmup = job.count("warmup", job.total_steps // 10)
+        periods = collections.OrderedDict()
+        if job.ranks > 2:
+            periods[inner] = 2
+        periods[outer] = job.ranks
+        super().__init__(job, hierarchical_model_averager.HierarchicalModelAverager(
+            periods, warmup_steps=warmup))
+        alone, _ = dist.new_subgroups(group_size=1)
+        state = post_localSGD_hook.PostLocalSGDState(None, alone, warmup)
+        ddp = DistributedDataParallel(job.model, gradient_as_bucket_view=True)
+        ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        self.forward = ddp
+
+
+class DilocoTorchft(Method):
+    """DiLoCo (arXiv:2311.08105) as torchft has it: outer Nesterov on the mean pseudo-gradient."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        try:
+            from torchft import Manager, ProcessGroupGloo
+            from torchft.coordination import LighthouseServer
+            from torchft.local_sgd import DiLoCo
+        except ImportError as error:
+            raise Unavailable(f"torchft cannot be imported: {error}") from error
+        address = own_address()
+        self.lighthouse = None
+        if job.rank == 0:
+            self.lighthouse = LighthouseServer(f"{address}:0", job.ranks, 60000)
+        where = [f"http://{address}:{self.lighthouse.address().rsplit(':', 1)[1]}"
+                 if self.lighthouse else ""]
+        dist.broadcast_object_list(where, src=0)
+        self.store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        patience = datetime.timedelta(minutes=5)
+        self.manager = Manager(
+            pg=ProcessGroupGloo(timeout=patience), load_state_dict=None, state_dict=None,
+            min_replica_size=job.ranks, use_async_quorum=False, timeout=patience,
+            quorum_timeout=patience, rank=0, world_size=1, store_addr=address,
+            store_port=self.store.port, lighthouse_addr=where[0], hostname=address,
+            replica_id=f"rank{job.rank}", init_sync=False)
+        outer = torch.optim.SGD(job.model.parameters(), lr=job.take("outer_lr", 0.7),
+                                momentum=job.take("outer_momentum", 0.9), nesterov=True)
+        self.diloco = DiLoCo(self.manager, [job.model], job.optimizer, outer,
+                             sync_every=job.count("period", 16))
+        self.diloco.__enter__()
+
+    def finish(self) -> None:
+        self.diloco.__exit__(None, None, None)
+        dist.barrier()
+        self.manager.shutdown(wait=False)
+        dist.barrier()
+        if self.lighthouse:
+            self.lighthouse.shutdown()
+
+
+class Ours(Method):
+    """msdu.attach; the settings of the run are the library's."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        try:
+            import msdu
+        except ImportError as error:
+            raise Unavailable(f"the package msdu cannot be imported: {error}") from error
+        settings, job.settings = job.settings, {}
+        self.attachment = msdu.attach(job.model, job.optimizer, **settings)
+
+    def finish(self) -> None:
+        self.attachment.finish()
+
+    def facts(self) -> dict[str, Any]:
+        summary = self.attachment.summary()
+        names = ("rounds", "bytes_sent", "bytes_plain", "wait_ns", "elapsed_ns",
+                 "interval_steps", "wire", "domain", "drift", "divergence", "reason")
+        return {f"msdu_{name}": getattr(summary, name) for name in names}
+
+
+def own_address() -> str:
+    """The address of this rank that others reach: that of the way to the master."""
+    store = dist.distributed_c10d._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((socket.gethostbyname(getattr(store, "host", "127.0.0.1")), 9))
+        return str(probe.getsockname()[0])
+
+
+METHODS: dict[str, Callable[[Job], Method]] = {
+    "none": Method, "ddp": Ddp, "ddp-fp16": DdpFp16, "ddp-bf16": DdpBf16, "powersgd": PowerSgd,
+    "local": Local, "postlocal": PostLocal, "hierarchical": Hierarchical,
+    "diloco": DilocoTorchft, "ours": Ours,
+}
+TORCH_ONLY = ("none", "ddp", "ddp-fp16", "ddp-bf16", "powersgd", "local", "postlocal",
+              "hierarchical")
+WIRES = ("float32", "bfloat16", "float16", "int8", "int4", "ternary")
+
+
+def expand(name: str) -> tuple[str, dict[str, str]]:
+    """Short names: local-8 is local with period 8; ours-h4-int4 a fixed interval and wire;
+    diloco-ours and daso-ours the published rules through the library."""
+    if match := re.fullmatch(r"local-(\d+)", name):
+        return "local", {"period": match[1]}
+    if match := re.fullmatch(rf"ours-h(\d+)-({'|'.join(WIRES)})", name):
+        return "ours", {"interval": "fixed", "interval_steps": match[1], "wire": match[2]}
+    if name == "diloco-ours":
+        return "ours", {"interval": "fixed", "interval_steps": "16", "wire": "float32",
+                        "domain": "parameter", "overlap": "blocking", "correct": "outer",
+                        "warmup_steps": "0"}
+    if name not in METHODS:
+        raise ValueError(f"method {name!r} is none of {', '.join(METHODS)}, local-H, "
+                         f"ours-hH-WIRE, diloco-ours")
+    return name, {}
+
+
+def create(name: str, job: Job) -> Method:
+    """The method of this name; settings of the run win over those that the name implies.
+
+    Raises Unavailable with the reason, ValueError for a setting that the method does not have.
+    """
+    base, implied = expand(name)
+    job.settings = {**implied, **job.settings}
+    method = METHODS[base](job)
+    if job.settings:
+        raise ValueError(f"method {name} has no setting {', '.join(job.settings)}")
+    return method

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of one run: trains, evaluates, and on rank 0 writes what came of it."""
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import gc
+import json
+import math
+import os
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from . import data, methods, models, sockets
+
+
+@dataclasses.dataclass
+class Options:
+    """What a run is; the fields are the options of bench/train.py, resolved."""
+
+    model: str
+    dataset: str
+    method: str
+    data: str | None
+    cache: str | None
+    seed: int
+    lr: float
+    batch: int
+    epochs: int
+    samples: int
+    test_samples: int
+    steps: int  # 0: all; else stop after so many, for step times
+    evaluations: int  # evaluation points spread over the run; 0: none
+    optimizer: str
+    weight_decay: float
+    warmup: float
+    size: dict[str, int]
+    settings: dict[str, str]
+    device: str
+    threads: int
+
+
+@dataclasses.dataclass
+class Progress:
+    """What is gathered while a run goes on; times and bytes without evaluations."""
+
+    step: int = 0
+    train_s: float = 0.0
+    sent: int = 0
+    step_s: list[float] = dataclasses.field(default_factory=list)
+    losses: list[float] = dataclasses.field(default_factory=list)
+    points: list[dict[str, float]] = dataclasses.field(default_factory=list)
+
+
+def rate_factor(step: int, total: int, warmup: float) -> float:
+    """Learning rate of a step relative to the largest: linear warm-up, then a cosine to zero."""
+    first = max(1, int(total * warmup))
+    if step < first:
+        return (step + 1) / first
+    return 0.5 * (1 + math.cos(math.pi * (step - first) / max(1, total - first)))
+
+
+def loss_of(output: Tensor, target: Tensor) -> Tensor:
+    """Mean cross entropy over labels or characters."""
+    return functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def _averaged(model: nn.Module, ranks: int) -> nn.Module:
+    """A copy whose parameters and float buffers are the mean over ranks: what local methods
+    would give out if training ended here. Equal to the model where ranks are equal."""
+    mean = copy.deepcopy(model)
+    with torch.no_grad():
+        for tensor in (*mean.parameters(), *mean.buffers()):
+            if tensor.is_floating_point():
+                whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+                dist.all_reduce(whole)
+                tensor.copy_(whole / ranks)
+    return mean.eval()
+
+
+class Run:
+    """A run of one rank."""
+
+    def __init__(self, options: Options) -> None:
+        self.options, self.rank, self.ranks = options, dist.get_rank(), dist.get_world_size()
+        self.device = torch.device(options.device)
+        self.dataset = data.load(options.dataset, options.data, options.cache)
+        length = options.size.get("length", 64)
+        samples = data.training_samples(self.dataset, options.samples, length)
+        self.shards = data.Shards(samples, self.ranks, self.rank, options.batch, options.seed,
+                                  length)
+        self.total = self.shards.steps * options.epochs
+        if self.total == 0:
+            raise ValueError(f"{samples} samples make no step of {self.ranks} x {options.batch}")
+        torch.manual_seed(options.seed)  # the same parameters on all ranks
+        self.model = models.build(options.model, self.dataset.classes, options.size
+                                  ).to(self.device)
+        inner = models.optimizer(options.optimizer, self.model, options.lr, options.weight_decay)
+        job = methods.Job(self.model, inner, self.rank, self.ranks, self.total,
+                          dict(options.settings))
+        self.inner = inner
+        self.method = methods.create(options.method, job)
+        self.progress = Progress()
+        last = min(options.steps, self.total) if options.steps else self.total
+        self.last = last
+        self.stops = {math.ceil(last * (i + 1) / options.evaluations)
+                      for i in range(options.evaluations)}
+
+    def train(self) -> None:
+        """All epochs, or as many steps as asked for."""
+        dist.barrier()
+        self._mark = time.perf_counter()
+        self._sent = sockets.bytes_sent()
+        for epoch in range(self.options.epochs):
+            for x, y in data.training_batches(self.dataset, self.shards, epoch):
+                self._step(x.to(self.device), y.to(self.device))
+                if self.progress.step in self.stops and self.progress.step < self.last:
+                    self._pause()
+                    self._evaluate()
+                    self._resume()
+                if self.progress.step == self.last:
+                    self._end()
+                    return
+
+    def _step(self, x: Tensor, y: Tensor) -> None:
+        started = time.perf_counter()
+        factor = rate_factor(self.progress.step, self.total, self.options.warmup)
+        for group in self.inner.param_groups:
+            group["lr"] = self.options.lr * factor
+        self.method.zero_grad()
+        loss = loss_of(self.method.forward(x), y)
+        loss.backward()
+        self.method.step()
+        self.progress.losses.append(loss.item())
+        self.progress.step_s.append(time.perf_counter() - started)
+        self.progress.step += 1
+
+    def _pause(self) -> None:
+        """Stop the clock. The barrier lets what other ranks still wait for be sent first."""
+        self.method.settle()
+        self.progress.train_s += time.perf_counter() - self._mark
+        dist.barrier()
+        self.progress.sent += sockets.bytes_sent() - self._sent
+
+    def _resume(self) -> None:
+        dist.barrier()
+        self._sent = sockets.bytes_sent()
+        self._mark = time.perf_counter()
+
+    def _end(self) -> None:
+        self.method.finish()
+        self._pause()
+        if self.options.evaluations:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        """One point: test loss and accuracy of the mean of all ranks, each testing its part."""
+        mean = _averaged(self.model, self.ranks)
+        sums = torch.zeros(3, dtype=torch.float64)
+        with torch.no_grad():
+            for x, y in data.test_batches(self.dataset, self.shards, self.options.test_samples):
+                y = y.to(self.device)
+                output = mean(x.to(self.device))
+                sums += torch.tensor([loss_of(output, y).item() * y.numel(),
+                                      (output.argmax(-1) == y).sum().item(), y.numel()])
+        window = self.progress.losses[-50:]
+        shared = torch.cat([sums, torch.tensor([sum(window) / len(window), self.progress.sent])])
+        dist.all_reduce(shared)
+        loss, right, count, train_loss, sent = shared.tolist()
+        step = self.progress.step
+        self.progress.points.append({
+            "step": step, "samples": step * self.ranks * self.options.batch,
+            "loss": loss / count, "accuracy": 100 * right / count,
+            "train_loss": train_loss / self.ranks, "bytes": sent / self.ranks,
+            "seconds": self.progress.train_s})
+
+    def result(self) -> dict[str, Any]:
+        """Fields of the record that only the ranks know; the same on all."""
+        own = {"sent": self.progress.sent, "train_s": self.progress.train_s,
+               "step_s": sorted(self.progress.step_s)[len(self.progress.step_s) // 2]}
+        everyone: list[Any] = [None] * self.ranks
+        dist.all_gather_object(everyone, own)
+        points = self.progress.points
+        metric = "loss" if self.dataset.is_text else "accuracy"
+        return {
+            "metric": metric, "final": points[-1][metric] if points else None,
+            **{f"eval_{key}": [point[key] for point in points]
+               for key in ("samples", "loss", "accuracy", "train_loss", "bytes", "seconds")},
+            "steps": self.progress.step, "samples_per_epoch": self.shards.samples,
+            "samples": self.progress.step * self.ranks * self.options.batch,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "bytes_per_rank": max(one["sent"] for one in everyone),
+            "bytes_total": sum(one["sent"] for one in everyone),
+            "wall_s": max(one["train_s"] for one in everyone),
+            "step_median_s": max(one["step_s"] for one in everyone),
+            "final_train_loss": sum(self.progress.losses[-50:]) / len(
+                self.progress.losses[-50:]),
+            **self.method.facts()}
+
+
+def main(options: Options, result_file: str) -> None:
+    """Body of a rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which."""
+    torch.set_num_threads(options.threads)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=10))
+    result = _train(options)
+    if dist.get_rank() == 0:
+        part = f"{result_file}.{os.getpid()}"
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(result, file)
+        os.replace(part, result_file)
+    gc.collect()  # DDP's reducer must be gone before the group it uses, or the exit may hang
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _train(options: Options) -> dict[str, Any]:
+    """A whole run; what it holds of the group is released on return."""
+    run = Run(options)
+    run.train()
+    return run.result()

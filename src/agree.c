@@ -70,12 +70,12 @@ static uint64_t hash_bytes(const void *data, uint64_t bytes)
     return hash;
 }
 
-uint64_t msdu__agree_hash(const msdu__pipeline *p)
+uint64_t msdu__agree_hash(const msdu__pipeline *p, msdu_role role)
 {
     uint64_t hash = 0;
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         const msdu__tensor *t = &p->tensors[i];
-        if (t->role == MSDU_ROLE_MODEL && t->parameter != NULL) {
+        if (t->role == (int32_t)role && t->parameter != NULL) {
             hash = hash * 31 + hash_bytes(t->parameter, t->count * msdu__dtype_bytes(t->dtype));
         }
     }
@@ -85,12 +85,12 @@ uint64_t msdu__agree_hash(const msdu__pipeline *p)
 static int describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
 {
     static const char *const types[] = {"float32", "float64", "float16", "bfloat16"};
+    static const char *const roles[] = {"model", "state", "buffer"};
     const msdu__tensor *t = &p->tensors[id];
     return snprintf(
         line, LINE_BYTES, "tensor %u '%s' count %" PRIu64 " dtype %s role %s priority %d%s%s\n", id,
-        t->name, t->count, types[t->dtype], t->role == MSDU_ROLE_STATE ? "state" : "model",
-        t->priority, t->parameter != NULL ? " parameter" : "",
-        t->gradient != NULL ? " gradient" : "");
+        t->name, t->count, types[t->dtype], roles[t->role], t->priority,
+        t->parameter != NULL ? " parameter" : "", t->gradient != NULL ? " gradient" : "");
 }
 
 /* Ranks that start from different parameters would train different models. */

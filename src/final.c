@@ -12,9 +12,16 @@
 #include "correct/vec.h"
 
 typedef struct final_facts {
-    uint64_t hash; /* of all parameters */
-    uint64_t bad;  /* 1 + tensor with a non-finite value */
+    uint64_t model;   /* hash of all parameters */
+    uint64_t buffers; /* and of all buffers */
+    uint64_t bad;     /* 1 + tensor with a non-finite value */
 } final_facts;
+
+/* What ranks do not have in common. */
+typedef struct difference {
+    bool is_in_model;
+    bool is_in_buffers;
+} difference;
 
 bool msdu__final_is_between_steps(const msdu__pipeline *p)
 {
@@ -44,7 +51,7 @@ static uint64_t find_bad(const msdu__pipeline *p)
 }
 
 /* Do all ranks hold the same bits already? Names a rank with a bad value. */
-static msdu_status compare_ranks(msdu__pipeline *p, bool *is_equal_out)
+static msdu_status compare_ranks(msdu__pipeline *p, difference *out)
 {
     final_facts *facts = calloc((size_t)p->ranks, sizeof(*facts));
     uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
@@ -56,13 +63,16 @@ static msdu_status compare_ranks(msdu__pipeline *p, bool *is_equal_out)
     for (int32_t i = 0; i < p->ranks; i++) {
         shares[i] = sizeof(*facts);
     }
-    facts[p->rank] = (final_facts){.hash = msdu__agree_hash(p), .bad = find_bad(p)};
+    facts[p->rank] = (final_facts){.model = msdu__agree_hash(p, MSDU_ROLE_MODEL),
+                                   .buffers = msdu__agree_hash(p, MSDU_ROLE_BUFFER),
+                                   .bad = find_bad(p)};
     msdu_op op = {
         .kind = MSDU_OP_ALLGATHER, .send = &facts[p->rank], .recv = facts, .shares = shares};
     status = msdu__agree_run(p, &op, 0);
-    bool is_equal = true;
+    *out = (difference){false, false};
     for (int32_t i = 0; status == MSDU_OK && i < p->ranks; i++) {
-        is_equal = is_equal && facts[i].hash == facts[0].hash;
+        out->is_in_model |= facts[i].model != facts[0].model;
+        out->is_in_buffers |= facts[i].buffers != facts[0].buffers;
         if (facts[i].bad > 0) {
             status =
                 msdu__fail(MSDU_ERR_NOT_FINITE,
@@ -71,7 +81,6 @@ static msdu_status compare_ranks(msdu__pipeline *p, bool *is_equal_out)
                            i, p->tensors[facts[i].bad - 1].name);
         }
     }
-    *is_equal_out = is_equal;
 
 err_free:
     free(shares);
@@ -79,6 +88,7 @@ err_free:
     return status;
 }
 
+/* Parameters are averaged as pseudo-gradients, buffers as they are. */
 static msdu_status reserve(msdu__pipeline *p)
 {
     if (p->runs[0].anchor != NULL) {
@@ -95,9 +105,9 @@ static msdu_status reserve(msdu__pipeline *p)
     return MSDU_OK;
 }
 
-static msdu_status reduce_all(msdu__pipeline *p)
+static msdu_status reduce_all(msdu__pipeline *p, uint32_t first, uint32_t bound)
 {
-    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
+    for (uint32_t slice = first; slice < bound; slice++) {
         const msdu__slice *cut = &p->slicing.slices[slice];
         bool is_double = cut->dtype == MSDU_FLOAT64;
         int32_t dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32;
@@ -116,28 +126,23 @@ static msdu_status reduce_all(msdu__pipeline *p)
     return MSDU_OK;
 }
 
-static msdu_status average(msdu__pipeline *p)
+/* Slices first .. bound - 1. */
+static msdu_status average(msdu__pipeline *p, uint32_t first, uint32_t bound)
 {
     msdu__fragment f = {.round = {.is_gradient = false}};
-    msdu_status status = reserve(p);
-    if (status != MSDU_OK) {
-        return status;
-    }
     /* from here on as in the parameter domain, with nothing but the mean */
     p->is_accumulated = false;
     char why[MSDU__TEXT_BYTES];
     (void)msdu__chain_parse("average", false, &p->chain, why, sizeof(why));
-    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
-        p->runs[slice].snapshot = NULL;
+    for (uint32_t slice = first; slice < bound; slice++) {
         p->runs[slice].has_residual = p->runs[slice].has_residual && p->is_local_entered;
         msdu__domain_capture(p, &f, slice);
         msdu__domain_flush(p, p->runs[slice].buf, slice);
     }
-    status = reduce_all(p);
-    for (uint32_t slice = 0; status == MSDU_OK && slice < p->slice_bound; slice++) {
+    msdu_status status = reduce_all(p, first, bound);
+    for (uint32_t slice = first; status == MSDU_OK && slice < bound; slice++) {
         msdu__domain_apply(p, &f, slice);
     }
-    p->summary.rounds++;
     return status;
 }
 
@@ -153,18 +158,30 @@ static bool has_parameters(const msdu__pipeline *p)
 
 msdu_status msdu__final_average(msdu__pipeline *p)
 {
-    bool is_equal = false;
+    difference differs = {false, false};
+    bool has_model = has_parameters(p);
     if (p->ranks == 1) {
         return MSDU_OK;
     }
-    if (!has_parameters(p)) {
-        if (p->is_accumulated) {
-            msdu__log_line(&p->log, MSDU_LOG_WARN,
-                           "no parameter pointers: ranks differ by the drift since their last "
-                           "meeting (setting total_steps makes the last step one)");
-        }
+    if (!has_model && p->is_accumulated) {
+        msdu__log_line(&p->log, MSDU_LOG_WARN,
+                       "no parameter pointers: ranks differ by the drift since their last meeting "
+                       "(setting total_steps makes the last step one)");
+    }
+    if (!has_model && p->buffer_bound == p->slice_bound) {
         return MSDU_OK;
     }
-    msdu_status status = compare_ranks(p, &is_equal);
-    return status == MSDU_OK && !is_equal ? average(p) : status;
+    msdu_status status = compare_ranks(p, &differs);
+    differs.is_in_model = differs.is_in_model && has_model;
+    if (status == MSDU_OK && differs.is_in_model) {
+        status = reserve(p);
+    }
+    if (status == MSDU_OK && differs.is_in_model) {
+        status = average(p, 0, p->slice_bound);
+    }
+    if (status == MSDU_OK && differs.is_in_buffers) {
+        status = average(p, p->slice_bound, p->buffer_bound);
+    }
+    p->summary.rounds += differs.is_in_model || differs.is_in_buffers ? 1 : 0;
+    return status;
 }

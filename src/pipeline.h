@@ -63,7 +63,7 @@ typedef struct msdu__run {
     uint32_t slot;     /* while in flight */
     uint64_t position; /* in issue order, since start */
     bool is_staged;    /* gradients: buf is a packed copy (fused or 16-bit tensors) */
-    bool is_state;     /* optimizer state: averaged as it is */
+    bool is_state;     /* optimizer state or a buffer: averaged as it is */
     bool is_narrow;    /* in flight as a two-phase exchange */
     double mean_sq;    /* of the mean; summed over slices in one order on all ranks */
     bool has_residual; /* the error feedback is not zero */
@@ -189,7 +189,8 @@ typedef struct msdu__pipeline {
     uint32_t *tensor_slices;
     msdu__fragment fragments[MSDU__FRAGMENTS_MAX];
     uint32_t fragment_count;
-    uint32_t slice_bound; /* slices of model tensors; state slices follow */
+    uint32_t slice_bound;  /* slices of model tensors */
+    uint32_t buffer_bound; /* then of buffers, then of optimizer state */
     msdu__slot slots[MSDU__WINDOW_MAX];
     void **blocks; /* allocations to free */
     uint32_t block_count;
@@ -383,8 +384,8 @@ void msdu__start_free(msdu__pipeline *p);
  * on first use only. */
 void *msdu__start_block(msdu__pipeline *p, uint64_t bytes);
 msdu_status msdu__agree(msdu__pipeline *p); /* ranks compare tensors and settings */
-/* Hash of all parameters' bytes. */
-uint64_t msdu__agree_hash(const msdu__pipeline *p);
+/* Hash of the bytes of all tensors of a role, as far as they have a parameter. */
+uint64_t msdu__agree_hash(const msdu__pipeline *p, msdu_role role);
 /* --- derive.c --- */
 /* Policy, correction and their arguments from the settings. */
 msdu_status msdu__derive(msdu__pipeline *p);

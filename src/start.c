@@ -67,8 +67,8 @@ static bool has_model(const msdu__pipeline *p)
 static msdu_status choose_domain(msdu__pipeline *p)
 {
     if (!has_model(p)) {
-        return msdu__fail(MSDU_ERR_INVALID, "rank %d: there is no model tensor, only state",
-                          p->rank);
+        return msdu__fail(MSDU_ERR_INVALID,
+                          "rank %d: there is no model tensor, only state or buffers", p->rank);
     }
     bool has_gradients = has_all(p, true);
     bool has_parameters = has_all(p, false);
@@ -97,7 +97,7 @@ static msdu_status choose_domain(msdu__pipeline *p)
 
 static bool is_sliced(const msdu__pipeline *p, const msdu__tensor *t)
 {
-    return t->role == MSDU_ROLE_MODEL || p->settings.state == MSDU__STATE_AVERAGE;
+    return t->role != MSDU_ROLE_STATE || p->settings.state == MSDU__STATE_AVERAGE;
 }
 
 /* Cut the tensors of one role behind what was cut before. */
@@ -180,6 +180,8 @@ static msdu_status cut_tensors(msdu__pipeline *p)
     }
     cut_role(p, MSDU_ROLE_MODEL, &args, list, ids);
     p->slice_bound = p->slicing.slice_count;
+    cut_role(p, MSDU_ROLE_BUFFER, &args, list, ids);
+    p->buffer_bound = p->slicing.slice_count;
     cut_role(p, MSDU_ROLE_STATE, &args, list, ids);
     drop_empty_fragments(p);
 
@@ -258,12 +260,11 @@ static bool may_be_local(const msdu__pipeline *p)
 static msdu_status take_arenas(msdu__pipeline *p, arenas *a)
 {
     bool is_local = may_be_local(p);
-    bool has_state = p->slicing.slice_count > p->slice_bound;
     bool needs_snapshot =
         is_local && p->settings.delay_steps > 0 && (p->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
     bool needs_momentum = is_local && (p->chain.needs & MSDU__NEEDS_MOMENTUM) != 0;
     /* gradients only: buf is for fused and 16-bit slices, the rest of it is never touched */
-    if (!take_arena(p, true, &a->buf) || !take_arena(p, is_local || has_state, &a->anchor) ||
+    if (!take_arena(p, true, &a->buf) || !take_arena(p, is_local, &a->anchor) ||
         !take_arena(p, needs_snapshot, &a->snapshot) ||
         !take_arena(p, needs_momentum, &a->momentum) ||
         !take_arena(p, uses_feedback(p), &a->residual) ||

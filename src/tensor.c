@@ -23,9 +23,11 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
     if (d->role == MSDU_ROLE_MODEL && d->parameter == NULL && d->gradient == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': needs parameter or gradient", d->name);
     }
-    if (d->role != MSDU_ROLE_MODEL && (d->role != MSDU_ROLE_STATE || d->parameter == NULL)) {
-        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': bad role %d, or state without parameter",
-                          d->name, d->role);
+    bool is_plain = d->role == MSDU_ROLE_STATE || d->role == MSDU_ROLE_BUFFER;
+    if (d->role != MSDU_ROLE_MODEL && (!is_plain || d->parameter == NULL)) {
+        return msdu__fail(MSDU_ERR_INVALID,
+                          "tensor '%s': bad role %d, or state or buffer without parameter", d->name,
+                          d->role);
     }
     uintptr_t places = (uintptr_t)d->parameter | (uintptr_t)d->gradient;
     if (places % msdu__dtype_bytes(d->dtype) != 0) {

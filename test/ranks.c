@@ -88,7 +88,7 @@ static void update(ranks_self *self, int step, uint32_t t)
     const ranks_job *job = self->job;
     const ranks_tensor *tensor = &job->tensors[t];
     uint64_t first = first_element(job, t);
-    if (tensor->role == MSDU_ROLE_STATE) {
+    if (tensor->role != MSDU_ROLE_MODEL) {
         update_state(self, step, t);
         return;
     }
@@ -154,7 +154,7 @@ static bool backward(ranks_self *self, int step)
 {
     const ranks_job *job = self->job;
     for (uint32_t t = job->tensor_count; t-- > 0;) {
-        if (job->tensors[t].role == MSDU_ROLE_STATE) {
+        if (job->tensors[t].role != MSDU_ROLE_MODEL) {
             continue;
         }
         compute_gradient(self, step, t);
@@ -270,13 +270,13 @@ static bool add_tensors(ranks_self *self)
     const ranks_job *job = self->job;
     for (uint32_t t = 0; t < job->tensor_count; t++) {
         const ranks_tensor *tensor = &job->tensors[t];
-        bool is_state = tensor->role == MSDU_ROLE_STATE;
+        bool is_model = tensor->role == MSDU_ROLE_MODEL;
         char name[32];
         snprintf(name, sizeof(name), "tensor%u", t);
         msdu_tensor_desc desc = MSDU_TENSOR_INIT;
         desc.name = name;
-        desc.parameter = job->hides_parameters && !is_state ? NULL : self->parameter[t];
-        desc.gradient = job->hides_gradients || is_state ? NULL : self->gradient[t];
+        desc.parameter = job->hides_parameters && is_model ? NULL : self->parameter[t];
+        desc.gradient = job->hides_gradients || !is_model ? NULL : self->gradient[t];
         desc.count = tensor->count;
         desc.dtype = tensor->dtype;
         desc.role = tensor->role;

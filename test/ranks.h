@@ -74,7 +74,7 @@ struct ranks_self {
     double *velocity;
     double *history; /* steps + 1 rows of elements: before each step, and after finish */
     int *fragment;   /* of every element, -1: in no slice */
-    int refused; /* steps whose gradients were not finite on some rank */
+    int refused;     /* steps whose gradients were not finite on some rank */
     msdu_status status;
     char text[512];
     msdu_summary summary; /* before destroy */
@@ -106,7 +106,7 @@ void ranks_put(int32_t dtype, void *array, uint64_t i, double value);
 double ranks_initial(const ranks_job *job, int rank, int32_t dtype, uint64_t at);
 double ranks_gradient(const ranks_job *job, int rank, int step, int32_t dtype, uint64_t at,
                       double parameter);
-/* Next value of optimizer state, which drifts apart by rank. */
+/* Next value of optimizer state or a buffer, which drifts apart by rank. */
 double ranks_state(int rank, int step, int32_t dtype, uint64_t at, double state);
 double ranks_lr(const ranks_job *job, int step);
 /* One step of SGD with the config's momentum, dampening, weight decay and nesterov. */

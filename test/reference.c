@@ -119,7 +119,7 @@ static void average_parameters(simulation *s)
         for (int rank = 0; rank < s->job->ranks; rank++) {
             sum += s->w[rank][i];
         }
-        for (int rank = 0; rank < s->job->ranks; rank++) {
+        for (int rank = 0; rank < s->job->ranks && s->role[i] == MSDU_ROLE_MODEL; rank++) {
             s->w[rank][i] = sum / s->job->ranks;
         }
     }
@@ -136,14 +136,14 @@ static void capture(simulation *s, int index)
         if (s->fragment_of[i] != index) {
             continue;
         }
-        bool is_state = s->role[i] == MSDU_ROLE_STATE;
+        bool is_plain = s->role[i] != MSDU_ROLE_MODEL;
         for (int rank = 0; rank < s->job->ranks; rank++) {
             double w = s->w[rank][i];
             s->snapshot[rank][i] = w;
-            values[rank] = is_state ? w : work(s->dtype[i], s->anchor[i] - w);
+            values[rank] = is_plain ? w : work(s->dtype[i], s->anchor[i] - w);
         }
         s->mean[i] = allreduce(s, i, values, true);
-        f->mean_sq += is_state ? 0 : s->mean[i] * s->mean[i];
+        f->mean_sq += is_plain ? 0 : s->mean[i] * s->mean[i];
     }
 }
 
@@ -214,19 +214,19 @@ static void apply(simulation *s, int index)
     double scale = clip_scale(s, &s->fragments[index]);
     bool is_reset = is_text(s->job->config.state, "reset");
     for (uint64_t i = 0; i < s->elements; i++) {
-        bool is_state = s->role[i] == MSDU_ROLE_STATE;
+        bool is_plain = s->role[i] != MSDU_ROLE_MODEL;
         bool is_member = s->fragment_of[i] == index;
-        if (is_member && !is_state) {
+        if (is_member && !is_plain) {
             double d = shape(s, i, s->mean[i], scale);
             s->anchor[i] = work(s->dtype[i], s->anchor[i] - d);
         }
         for (int rank = 0; rank < s->job->ranks; rank++) {
             double *w = &s->w[rank][i];
-            if (is_state && is_reset) {
+            if (is_reset && s->role[i] == MSDU_ROLE_STATE) {
                 *w = 0;
             } else if (is_member) {
                 *w = ranks_round(s->dtype[i],
-                                 is_state ? s->mean[i] : merge(s, i, *w, s->snapshot[rank][i]));
+                                 is_plain ? s->mean[i] : merge(s, i, *w, s->snapshot[rank][i]));
             }
         }
     }
@@ -316,16 +316,37 @@ static uint64_t end_step(simulation *s, int step)
 
 /* --- the end --- */
 
-static bool are_equal(const simulation *s)
+static bool are_equal(const simulation *s, int32_t role)
 {
     for (uint64_t i = 0; i < s->elements; i++) {
         for (int rank = 1; rank < s->job->ranks; rank++) {
-            if (s->role[i] == MSDU_ROLE_MODEL && !(s->w[rank][i] == s->w[0][i])) {
+            if (s->role[i] == role && !(s->w[rank][i] == s->w[0][i])) {
                 return false;
             }
         }
     }
     return true;
+}
+
+/* Parameters as pseudo-gradients, buffers as they are. */
+static void average_at_end(simulation *s, int32_t role)
+{
+    bool is_anchored = s->is_anchored && role == MSDU_ROLE_MODEL;
+    double sign = role == MSDU_ROLE_MODEL ? -1 : 1;
+    for (uint64_t i = 0; i < s->elements; i++) {
+        int32_t t = s->dtype[i];
+        double anchor = is_anchored ? s->anchor[i] : 0;
+        double sum = work(t, anchor + sign * s->w[0][i]);
+        for (int rank = 1; rank < s->job->ranks; rank++) {
+            sum = work(t, sum + work(t, anchor + sign * s->w[rank][i]));
+        }
+        double mean = work(t, anchor + sign * work(t, sum * work(t, 1.0 / s->job->ranks)));
+        for (int rank = 0; rank < s->job->ranks; rank++) {
+            if (s->role[i] == role) {
+                s->w[rank][i] = ranks_round(t, mean);
+            }
+        }
+    }
 }
 
 static uint64_t finish(simulation *s)
@@ -335,24 +356,15 @@ static uint64_t finish(simulation *s)
             apply(s, k);
         }
     }
-    if (are_equal(s) || s->job->hides_parameters) {
-        return 0;
+    bool has_model = !s->job->hides_parameters && !are_equal(s, MSDU_ROLE_MODEL);
+    bool has_buffers = !are_equal(s, MSDU_ROLE_BUFFER);
+    if (has_model) {
+        average_at_end(s, MSDU_ROLE_MODEL);
     }
-    for (uint64_t i = 0; i < s->elements; i++) {
-        int32_t t = s->dtype[i];
-        double anchor = s->is_anchored ? s->anchor[i] : 0;
-        double sum = work(t, anchor - s->w[0][i]);
-        for (int rank = 1; rank < s->job->ranks; rank++) {
-            sum = work(t, sum + work(t, anchor - s->w[rank][i]));
-        }
-        double mean = work(t, anchor - work(t, sum * work(t, 1.0 / s->job->ranks)));
-        for (int rank = 0; rank < s->job->ranks; rank++) {
-            if (s->role[i] == MSDU_ROLE_MODEL) {
-                s->w[rank][i] = ranks_round(t, mean);
-            }
-        }
+    if (has_buffers) {
+        average_at_end(s, MSDU_ROLE_BUFFER);
     }
-    return 1;
+    return has_model || has_buffers ? 1 : 0;
 }
 
 /* --- steps --- */
@@ -371,7 +383,7 @@ static void optimize(simulation *s, int step)
     for (int rank = 0; rank < s->job->ranks; rank++) {
         for (uint64_t i = 0; i < s->elements; i++) {
             double *w = &s->w[rank][i];
-            if (s->role[i] == MSDU_ROLE_STATE) {
+            if (s->role[i] != MSDU_ROLE_MODEL) {
                 *w = ranks_state(rank, step, s->dtype[i], i, *w);
             } else {
                 *w = ranks_update(s->job, step, s->dtype[i], *w, s->g[rank][i], &s->v[rank][i]);

@@ -173,6 +173,7 @@ static const pin values[] = {
     {VALUE(MSDU_BFLOAT16, 3)},
     {VALUE(MSDU_ROLE_MODEL, 0)},
     {VALUE(MSDU_ROLE_STATE, 1)},
+    {VALUE(MSDU_ROLE_BUFFER, 2)},
     {VALUE(MSDU_GRADIENT, 1)},
     {VALUE(MSDU_PARAMETER, 2)},
     {VALUE(MSDU_LOG_DEFAULT, 0)},

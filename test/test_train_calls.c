@@ -127,13 +127,13 @@ START_TEST(bad_tensors_are_refused)
     good.parameter = memory[0];
     good.gradient = memory[1];
     good.count = 8;
-    msdu_tensor_desc bad[8];
-    static const char *const words[8] = {"name",  "name",  "count",   "dtype",
-                                         "dtype", "needs", "aligned", "role"};
+    msdu_tensor_desc bad[10];
+    static const char *const words[10] = {"name",  "name",    "count", "dtype", "dtype",
+                                          "needs", "aligned", "role",  "role",  "role"};
     char long_name[300];
     memset(long_name, 'x', sizeof(long_name));
     long_name[256] = '\0';
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         bad[i] = good;
     }
     bad[0].name = NULL;
@@ -145,8 +145,11 @@ START_TEST(bad_tensors_are_refused)
     bad[6].parameter = (char *)memory[0] + 2;
     bad[7].role = MSDU_ROLE_STATE;
     bad[7].parameter = NULL;
+    bad[8].role = MSDU_ROLE_BUFFER;
+    bad[8].parameter = NULL;
+    bad[9].role = 3;
     open_context("gradient");
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         expect(msdu_tensor_add(ctx, &bad[i], NULL), MSDU_ERR_INVALID, words[i]);
     }
     expect(add("a", memory[0], memory[1]), MSDU_ERR_INVALID, "twice");

@@ -94,6 +94,10 @@ typedef enum msdu_dtype {
 typedef enum msdu_role {
     MSDU_ROLE_MODEL = 0, /* a parameter and its gradient */
     MSDU_ROLE_STATE = 1, /* optimizer state; `parameter` points at it, see setting `state` */
+    /* what a model carries beside its parameters, such as BatchNorm's running statistics;
+     * `parameter` points at it. Averaged as it is (never narrowed, corrected or measured) at every
+     * synchronization of parameters and at the end; else left alone */
+    MSDU_ROLE_BUFFER = 2,
 } msdu_role;
 
 /* Which memory of a tensor a call speaks of; bits, may be joined. */
@@ -380,9 +384,9 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_lr(msdu_ctx *ctx, double lr);
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_loss(msdu_ctx *ctx, double loss);
 
 /*
- * End training: finish what is in flight, then one exact, blocking average of all model tensors
- * that have a parameter, so that every rank ends with the same bits. All ranks call it after the
- * same step. Afterwards only summary, rollback and destroy are allowed.
+ * End training: finish what is in flight, then one exact, blocking average of all buffers and of
+ * all model tensors that have a parameter, so that every rank ends with the same bits. All ranks
+ * call it after the same step. Afterwards only summary, rollback and destroy are allowed.
  *
  * Returns MSDU_OK, ERR_IO (the training is complete, but the trace or metrics file could not be
  * written), ERR_STATE, or the context's failure.

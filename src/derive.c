@@ -77,6 +77,7 @@ msdu_status msdu__derive(msdu__pipeline *p)
     if (!msdu__chain_parse(s->correct, keeps, &p->chain, why, sizeof(why))) {
         return msdu__fail(MSDU_ERR_INVALID, "setting correct: %s", why);
     }
+    (void)msdu__chain_parse("average", false, &p->mean_chain, why, sizeof(why));
     s->delay_steps = may_be_late(p) ? s->delay_steps : 0;
     derive_interval(p);
     if (p->policy == NULL) {

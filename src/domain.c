@@ -42,7 +42,7 @@ static piece piece_at(const msdu__pipeline *p, uint32_t slice, uint32_t index, u
 /* What is read and written in a slice of this round. */
 static msdu_what memory_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
-    bool is_gradient = f->round.is_gradient || p->is_accumulated;
+    bool is_gradient = f->round.is_gradient || (p->is_accumulated && !f->round.is_exact);
     return is_gradient && !p->runs[slice].is_state ? MSDU_GRADIENT : MSDU_PARAMETER;
 }
 
@@ -145,9 +145,11 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
     int32_t dtype = p->slicing.slices[slice].dtype;
     if (run->is_state) {
         load(part->memory, dtype, offset_of(run->buf, dtype, part->at), part->count);
+    } else if (f->round.is_gradient && msdu__voice_of(f)->weight == 0) {
+        return; /* not even read */
     } else if (f->round.is_gradient) {
         capture_gradient(p, slice, part, sums);
-    } else if (p->is_accumulated) {
+    } else if (p->is_accumulated && !f->round.is_exact) {
         msdu__recursion_args args = recursion_args(p);
         msdu__recursion_state state = recursion_state(run, dtype, part->at);
         msdu__recursion_capture(&args, &state, part->memory, offset_of(run->buf, dtype, part->at),
@@ -156,6 +158,24 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
         msdu__arrays arrays = arrays_of(p, f, slice, part);
         void *snapshot = f->round.delay_steps > 0 ? run->snapshot : NULL;
         msdu__correct_capture(&arrays, offset_of(snapshot, dtype, part->at), sums);
+    }
+}
+
+/* Type and bytes of what is reduced. */
+static int32_t working_dtype(const msdu__pipeline *p, uint32_t slice)
+{
+    return p->slicing.slices[slice].dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
+}
+
+static void weigh(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    void *x = msdu__domain_buffer(p, f, slice);
+    uint64_t count = p->slicing.slices[slice].count;
+    int32_t dtype = working_dtype(p, slice);
+    if (msdu__voice_of(f)->weight == 0) {
+        memset(x, 0, count * working_bytes(dtype));
+    } else {
+        msdu__vec_scale(x, dtype, msdu__voice_of(f)->weight, count);
     }
 }
 
@@ -173,6 +193,20 @@ void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
         }
         at += part.count;
     }
+    if (msdu__voice_of(f)->weight != 1) {
+        weigh(p, f, slice);
+    }
+}
+
+static void store_gradients(msdu__pipeline *p, uint32_t slice)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < cut->segments; i++) {
+        piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
+        store(offset_of(p->runs[slice].buf, cut->dtype, at), cut->dtype, part.memory, part.count);
+        at += part.count;
+    }
 }
 
 void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
@@ -180,7 +214,7 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     msdu__run *run = &p->runs[slice];
     const msdu__slice *cut = &p->slicing.slices[slice];
     void *buf = msdu__domain_buffer(p, f, slice);
-    int32_t dtype = cut->dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
+    int32_t dtype = working_dtype(p, slice);
     bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
     bool needs_norm =
         f->round.is_gradient || p->is_accumulated || (p->chain.needs & MSDU__NEEDS_NORM) != 0;
@@ -196,14 +230,18 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
             run->mean_sq += msdu__vec_sum_sq(x, dtype, count, &has_bad);
         }
     }
-    if (!f->round.is_gradient || !run->is_staged) {
-        return;
+    if (f->round.is_gradient && run->is_staged) {
+        store_gradients(p, slice);
     }
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < cut->segments; i++) {
-        piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
-        store(offset_of(run->buf, cut->dtype, at), cut->dtype, part.memory, part.count);
-        at += part.count;
+}
+
+/* The weights are known: of the sum, divided by the number of ranks, to the mean. */
+static void rescale(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    msdu__vec_scale(msdu__domain_buffer(p, f, slice), working_dtype(p, slice), f->scale,
+                    p->slicing.slices[slice].count);
+    if (f->round.is_gradient && p->runs[slice].is_staged) {
+        store_gradients(p, slice);
     }
 }
 
@@ -215,16 +253,18 @@ static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, co
         store(offset_of(run->buf, dtype, part->at), dtype, part->memory, part->count);
         return;
     }
-    if (p->is_accumulated) {
+    if (p->is_accumulated && !f->round.is_exact) {
         msdu__recursion_args args = recursion_args(p);
         msdu__recursion_state state = recursion_state(run, dtype, part->at);
+        args.lr = f->is_void ? 0 : args.lr; /* there is no mean: a local step after all */
         msdu__recursion_apply(&args, &state, offset_of(run->buf, dtype, part->at), NULL,
                               part->memory, part->count, dtype);
         return;
     }
     msdu__arrays arrays = arrays_of(p, f, slice, part);
     msdu__sums sums = {0};
-    msdu__correct_apply(&p->chain, &p->correct_args, &arrays, &sums);
+    const msdu__chain *chain = f->round.is_exact ? &p->mean_chain : &p->chain;
+    msdu__correct_apply(chain, &p->correct_args, &arrays, &sums);
     if ((p->chain.needs & MSDU__NEEDS_NORM) == 0) {
         f->mean_sq += sums.update_sq;
     }
@@ -232,8 +272,13 @@ static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, co
 
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
-    if (f->round.is_gradient) {
-        return; /* the gradients hold the mean already */
+    bool is_void = f->is_void && (f->round.is_gradient || !p->is_accumulated);
+    p->runs[slice].scale = f->is_void ? p->runs[slice].scale : f->scale;
+    if (f->scale != 1) {
+        rescale(p, f, slice);
+    }
+    if (f->round.is_gradient || is_void) {
+        return; /* gradients hold the mean already */
     }
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
@@ -301,19 +346,19 @@ void msdu__domain_skip(msdu__pipeline *p, uint32_t slice)
     restore_residuals(p, slice);
 }
 
-void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice)
+void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double factor, double own)
 {
     const msdu__run *run = &p->runs[slice];
     if (!run->has_residual) {
         return;
     }
     for (uint64_t i = 0; i < p->slicing.slices[slice].count; i++) {
-        x[i] += run->residual[i];
+        x[i] += (float)factor * run->residual[i];
     }
     /* the mean's own residual, as this rank's contribution to a sum over all */
-    float *own = x + run->share_start[p->rank];
+    float *share = x + run->share_start[p->rank];
     for (uint64_t i = 0; i < run->share_count[p->rank]; i++) {
-        own[i] += (float)p->ranks * run->owner_residual[i];
+        share[i] += (float)(factor * own) * run->owner_residual[i];
     }
     clear_residuals(p, slice);
 }

@@ -15,13 +15,16 @@ typedef struct final_facts {
     uint64_t model;   /* hash of all parameters */
     uint64_t buffers; /* and of all buffers */
     uint64_t bad;     /* 1 + tensor with a non-finite value */
+    double weight;    /* of this rank */
 } final_facts;
 
-/* What ranks do not have in common. */
-typedef struct difference {
-    bool is_in_model;
-    bool is_in_buffers;
-} difference;
+/* What all ranks know of each other before they meet. */
+typedef struct meeting {
+    bool differs_in_model;
+    bool differs_in_buffers;
+    double weight;  /* of this rank */
+    double weights; /* of all; never 0 */
+} meeting;
 
 bool msdu__final_is_between_steps(const msdu__pipeline *p)
 {
@@ -50,8 +53,19 @@ static uint64_t find_bad(const msdu__pipeline *p)
     return 0;
 }
 
+static void count_weights(const msdu__pipeline *p, const final_facts *facts, meeting *out)
+{
+    out->weights = 0;
+    for (int32_t i = 0; i < p->ranks; i++) {
+        out->weights += facts[i].weight;
+    }
+    bool has_voices = out->weights > 0;
+    out->weight = has_voices ? facts[p->rank].weight : 1;
+    out->weights = has_voices ? out->weights : p->ranks;
+}
+
 /* Do all ranks hold the same bits already? Names a rank with a bad value. */
-static msdu_status compare_ranks(msdu__pipeline *p, difference *out)
+static msdu_status compare_ranks(msdu__pipeline *p, meeting *out)
 {
     final_facts *facts = calloc((size_t)p->ranks, sizeof(*facts));
     uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
@@ -65,14 +79,15 @@ static msdu_status compare_ranks(msdu__pipeline *p, difference *out)
     }
     facts[p->rank] = (final_facts){.model = msdu__agree_hash(p, MSDU_ROLE_MODEL),
                                    .buffers = msdu__agree_hash(p, MSDU_ROLE_BUFFER),
-                                   .bad = find_bad(p)};
+                                   .bad = find_bad(p),
+                                   .weight = p->weight};
     msdu_op op = {
         .kind = MSDU_OP_ALLGATHER, .send = &facts[p->rank], .recv = facts, .shares = shares};
     status = msdu__agree_run(p, &op, 0);
-    *out = (difference){false, false};
+    *out = (meeting){.differs_in_model = false};
     for (int32_t i = 0; status == MSDU_OK && i < p->ranks; i++) {
-        out->is_in_model |= facts[i].model != facts[0].model;
-        out->is_in_buffers |= facts[i].buffers != facts[0].buffers;
+        out->differs_in_model |= facts[i].model != facts[0].model;
+        out->differs_in_buffers |= facts[i].buffers != facts[0].buffers;
         if (facts[i].bad > 0) {
             status =
                 msdu__fail(MSDU_ERR_NOT_FINITE,
@@ -81,6 +96,7 @@ static msdu_status compare_ranks(msdu__pipeline *p, difference *out)
                            i, p->tensors[facts[i].bad - 1].name);
         }
     }
+    count_weights(p, facts, out);
 
 err_free:
     free(shares);
@@ -105,41 +121,48 @@ static msdu_status reserve(msdu__pipeline *p)
     return MSDU_OK;
 }
 
-static msdu_status reduce_all(msdu__pipeline *p, uint32_t first, uint32_t bound)
+static msdu_status reduce_slice(msdu__pipeline *p, const meeting *m, uint32_t slice)
 {
-    for (uint32_t slice = first; slice < bound; slice++) {
-        const msdu__slice *cut = &p->slicing.slices[slice];
-        bool is_double = cut->dtype == MSDU_FLOAT64;
-        int32_t dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32;
-        msdu_op op = {.kind = MSDU_OP_ALLREDUCE,
-                      .dtype = dtype,
-                      .count = cut->count,
-                      .recv = p->runs[slice].buf};
-        msdu_status status = msdu__agree_run(p, &op, 0);
-        if (status != MSDU_OK) {
-            return status;
-        }
-        msdu__vec_scale(p->runs[slice].buf, dtype, 1.0 / p->ranks, cut->count);
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    bool is_double = cut->dtype == MSDU_FLOAT64;
+    int32_t dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32;
+    msdu_op op = {
+        .kind = MSDU_OP_ALLREDUCE, .dtype = dtype, .count = cut->count, .recv = p->runs[slice].buf};
+    msdu_status status = msdu__agree_run(p, &op, 0);
+    if (status == MSDU_OK) {
+        msdu__vec_scale(p->runs[slice].buf, dtype, 1.0 / m->weights, cut->count);
         p->summary.bytes_sent +=
             2 * cut->count * (is_double ? 8 : 4) * (uint64_t)(p->ranks - 1) / (uint64_t)p->ranks;
     }
-    return MSDU_OK;
+    return status;
+}
+
+/*
+ * What error feedback holds back is sent along, as far as it is in units of parameters: of
+ * pseudo-gradients, or, the other way round, of drift. It was weighted as its round was.
+ */
+static void send_along(msdu__pipeline *p, const meeting *m, uint32_t slice)
+{
+    double factor = m->weights * p->runs[slice].scale / p->ranks;
+    if (p->is_local_entered || p->is_accumulated) {
+        msdu__domain_flush(p, p->runs[slice].buf, slice, p->is_accumulated ? -factor : factor,
+                           p->ranks);
+    }
 }
 
 /* Slices first .. bound - 1. */
-static msdu_status average(msdu__pipeline *p, uint32_t first, uint32_t bound)
+static msdu_status average(msdu__pipeline *p, const meeting *m, uint32_t first, uint32_t bound)
 {
-    msdu__fragment f = {.round = {.is_gradient = false}};
-    /* from here on as in the parameter domain, with nothing but the mean */
-    p->is_accumulated = false;
-    char why[MSDU__TEXT_BYTES];
-    (void)msdu__chain_parse("average", false, &p->chain, why, sizeof(why));
+    msdu__fragment f = {
+        .round = {.is_exact = true}, .opened = 1, .voices = {{.weight = m->weight}}, .scale = 1};
+    msdu_status status = MSDU_OK;
     for (uint32_t slice = first; slice < bound; slice++) {
-        p->runs[slice].has_residual = p->runs[slice].has_residual && p->is_local_entered;
         msdu__domain_capture(p, &f, slice);
-        msdu__domain_flush(p, p->runs[slice].buf, slice);
+        send_along(p, m, slice);
     }
-    msdu_status status = reduce_all(p, first, bound);
+    for (uint32_t slice = first; status == MSDU_OK && slice < bound; slice++) {
+        status = reduce_slice(p, m, slice);
+    }
     for (uint32_t slice = first; status == MSDU_OK && slice < bound; slice++) {
         msdu__domain_apply(p, &f, slice);
     }
@@ -158,7 +181,7 @@ static bool has_parameters(const msdu__pipeline *p)
 
 msdu_status msdu__final_average(msdu__pipeline *p)
 {
-    difference differs = {false, false};
+    meeting m = {.weights = 1};
     bool has_model = has_parameters(p);
     if (p->ranks == 1) {
         return MSDU_OK;
@@ -171,17 +194,20 @@ msdu_status msdu__final_average(msdu__pipeline *p)
     if (!has_model && p->buffer_bound == p->slice_bound) {
         return MSDU_OK;
     }
-    msdu_status status = compare_ranks(p, &differs);
-    differs.is_in_model = differs.is_in_model && has_model;
-    if (status == MSDU_OK && differs.is_in_model) {
+    msdu_status status = compare_ranks(p, &m);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    m.differs_in_model = m.differs_in_model && has_model;
+    if (m.differs_in_model) {
         status = reserve(p);
     }
-    if (status == MSDU_OK && differs.is_in_model) {
-        status = average(p, 0, p->slice_bound);
+    if (status == MSDU_OK && m.differs_in_model) {
+        status = average(p, &m, 0, p->slice_bound);
     }
-    if (status == MSDU_OK && differs.is_in_buffers) {
-        status = average(p, p->slice_bound, p->buffer_bound);
+    if (status == MSDU_OK && m.differs_in_buffers) {
+        status = average(p, &m, p->slice_bound, p->buffer_bound);
     }
-    p->summary.rounds += differs.is_in_model || differs.is_in_buffers ? 1 : 0;
+    p->summary.rounds += m.differs_in_model || m.differs_in_buffers ? 1 : 0;
     return status;
 }

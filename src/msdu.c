@@ -36,6 +36,7 @@ static void init_shared(msdu__pipeline *p)
     atomic_init(&p->loss, (double)NAN);
     atomic_init(&p->is_first_call, true);
     p->clock = msdu__clock_monotonic;
+    p->weight = 1;
     p->rank = (int32_t)p->settings.rank;
     p->ranks = (int32_t)p->settings.ranks;
     p->summary = (msdu_summary){
@@ -235,6 +236,32 @@ msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
                           ctx->pipeline.rank, lr);
     }
     atomic_store(&ctx->pipeline.lr, lr);
+    return MSDU_OK;
+}
+
+#define WEIGHT_LEAST 1e-9 /* sums and their inverse stay far from the ends of float32 */
+#define WEIGHT_MOST  1e9
+
+msdu_status msdu_set_weight(msdu_ctx *ctx, double weight)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    if (weight != 0 && !(weight >= WEIGHT_LEAST && weight <= WEIGHT_MOST)) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: weight %g is not 0, nor %g .. %g", p->rank,
+                          weight, WEIGHT_LEAST, WEIGHT_MOST);
+    }
+    if (p->settings.commit_tensor && weight != 1) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "rank %d: weight %g: setting commit = tensor releases gradients before "
+                          "the weights of all ranks are known",
+                          p->rank, weight);
+    }
+    p->weight = weight;
+    if (p->is_started) {
+        msdu__schedule_weigh(p);
+    }
     return MSDU_OK;
 }
 

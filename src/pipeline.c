@@ -259,8 +259,9 @@ static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t sl
         .count = cut->count,
         .recv = msdu__domain_buffer(p, f, slice),
     };
-    if (p->runs[slice].has_residual) {
-        msdu__domain_flush(p, op.recv, slice);
+    if (p->runs[slice].has_residual && msdu__voice_of(f)->weight > 0) {
+        bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
+        msdu__domain_flush(p, op.recv, slice, 1, is_sum ? 1 : p->ranks);
     }
     p->runs[slice].times.bytes = ring_bytes(p, cut->count * (is_double ? 8 : 4));
     return msdu__pipeline_start(p, &op, p->runs[slice].times.lane, &p->runs[slice].req);
@@ -277,7 +278,9 @@ static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t
         total += slot->share_bytes[i];
     }
     const float *value = msdu__domain_buffer(p, f, slice);
-    float *residual = x.wire->has_feedback ? run->residual : NULL;
+    /* a rank without weight sends nothing, not even what it held back */
+    bool has_voice = msdu__voice_of(f)->weight > 0;
+    float *residual = x.wire->has_feedback && has_voice ? run->residual : NULL;
     if (residual != NULL) {
         run->has_residual = true;
         msdu__sketch_add(value, p->slicing.slices[slice].count, slice, f->sketch);
@@ -404,6 +407,36 @@ static void slice_reduced(msdu__pipeline *p, uint32_t slice)
     }
 }
 
+static bool is_zero(const float *x, uint64_t count)
+{
+    uint64_t i = 0;
+    while (i < count && x[i] == 0) {
+        i++;
+    }
+    return i == count;
+}
+
+/* Sum of all contributions to the own share, encoded behind those of the owners before. */
+static void sum_share(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    const msdu__run *run = &p->runs[slice];
+    const msdu__slot *slot = &p->slots[run->slot];
+    msdu__exchange x = exchange_of(p, f, slice);
+    uint8_t *out = slot->send;
+    for (int32_t i = 0; i < p->rank; i++) {
+        out += slot->share_bytes[i];
+    }
+    bool may_be_void = msdu__voice_of(f)->weight == 0;
+    float *residual = x.wire->has_feedback ? run->owner_residual : NULL;
+    if (may_be_void) {
+        /* if no rank has weight the mean is dropped, and what it held back with it: not sent */
+        msdu__exchange_reduce(&x, slot->received, NULL, slot->sum, out);
+    }
+    if (!may_be_void || (residual != NULL && !is_zero(slot->sum, run->share_count[p->rank]))) {
+        msdu__exchange_reduce(&x, slot->received, residual, slot->sum, out);
+    }
+}
+
 static void phase_done(msdu__pipeline *p, uint32_t slice)
 {
     msdu__fragment *f = fragment_at(p, slice);
@@ -414,17 +447,12 @@ static void phase_done(msdu__pipeline *p, uint32_t slice)
         slice_reduced(p, slice);
         return;
     }
-    msdu__exchange x = exchange_of(p, f, slice);
     if (run->state == MSDU__RUN_FIRST) {
-        uint64_t own = 0;
-        for (int32_t i = 0; i < p->rank; i++) {
-            own += slot->share_bytes[i];
-        }
-        float *residual = x.wire->has_feedback ? run->owner_residual : NULL;
-        msdu__exchange_reduce(&x, slot->received, residual, slot->sum, slot->send + own);
+        sum_share(p, f, slice);
         run->state = MSDU__RUN_SUMMED;
         return;
     }
+    msdu__exchange x = exchange_of(p, f, slice);
     msdu__exchange_decode(&x, slot->send, msdu__domain_buffer(p, f, slice));
     slice_reduced(p, slice);
 }

@@ -66,6 +66,7 @@ typedef struct msdu__run {
     bool is_state;     /* optimizer state or a buffer: averaged as it is */
     bool is_narrow;    /* in flight as a two-phase exchange */
     double mean_sq;    /* of the mean; summed over slices in one order on all ranks */
+    double scale;      /* of the latest round, for what its error feedback holds back */
     bool has_residual; /* the error feedback is not zero */
     bool had_residual; /* before the present round, see msdu__domain_keep() */
     void *buf;         /* working type: x, later the mean; NULL: the gradient itself */
@@ -106,6 +107,7 @@ typedef struct msdu__control {
     double loss; /* NaN: not told */
     double lr;
     double wants_plan; /* rank 0: the order shall be renewed after this round */
+    double weight;     /* of this rank in the mean */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
     float sketch[MSDU__SKETCH]; /* of what was captured, before quantization */
 } msdu__control;
@@ -117,7 +119,14 @@ typedef struct msdu__round {
     uint32_t delay_steps; /* later, the mean is applied */
     int wire;
     bool is_gradient; /* gradient domain */
+    bool is_exact;    /* parameters themselves, whatever the domain, with nothing but the mean */
 } msdu__round;
+
+/* What this rank has to say in a round; settled when the first tensor of its last step is
+ * announced. */
+typedef struct msdu__voice {
+    double weight; /* of its contribution */
+} msdu__voice;
 
 typedef enum msdu__fragment_state {
     MSDU__FRAGMENT_IDLE,
@@ -136,6 +145,7 @@ typedef struct msdu__fragment {
     uint32_t interval;   /* h and wire of the next round, as decided */
     int wire;
     msdu__round rounds[2];
+    msdu__voice voices[2];
     /* communication thread */
     msdu__fragment_state state;
     uint64_t opened;             /* rounds opened */
@@ -152,6 +162,8 @@ typedef struct msdu__fragment {
     msdu__sums sums;
     uint32_t bad_tensor;
     bool is_skipped; /* gradients of this round are dropped on all ranks (check_finite skip) */
+    bool is_void;    /* all weights are 0: nothing changes */
+    double scale;    /* ranks / sum of weights; 1: the mean needs no more than 1 / ranks */
     double residual_sq;
     double mean_sq;
     float sketch[MSDU__SKETCH];
@@ -197,6 +209,7 @@ typedef struct msdu__pipeline {
     uint64_t element_count; /* model elements synchronized */
     uint64_t plain_bytes;   /* of one float32-equivalent allreduce of everything */
     msdu__chain chain;
+    msdu__chain mean_chain; /* of rounds that are exact */
     const msdu__policy *policy;
     msdu__interval_args interval_args;
 
@@ -208,7 +221,8 @@ typedef struct msdu__pipeline {
     bool is_local_entered;   /* anchors are set */
     bool is_backward_closed; /* the owner waited for a gradient in this step */
     bool is_deferred; /* it did not in the step before: it may wait for those gradients now */
-    _Atomic bool has_announced; /* a gradient, in this step */
+    _Atomic uint32_t announced; /* kinds of memory of which something was, in this step */
+    double weight;              /* of this rank, from the next step on */
     bool is_started;
     bool is_finished;
     _Atomic uint64_t start_ns;   /* 0: not started */
@@ -306,8 +320,11 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
 /* Accumulated domain, a call on which ranks do not meet. */
 void msdu__domain_local(msdu__pipeline *p, uint32_t slice);
-/* x += what error feedback still holds back, which is then none: before a float32 reduction. */
-void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice);
+/*
+ * x += factor times what error feedback still holds back, which is then none: before a float32
+ * reduction. own: what the reduction will divide by, for the part held back from the mean.
+ */
+void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double factor, double own);
 /* Remember the error feedback, as long as the round that changes it may still be skipped. */
 void msdu__domain_keep(msdu__pipeline *p, uint32_t slice);
 /* The round is skipped: gradients <- NaN, error feedback as it was before. */
@@ -369,6 +386,16 @@ msdu_status msdu__pipeline_status(msdu__pipeline *p);
 static inline uint32_t msdu__fragment_of(const msdu__pipeline *p, uint32_t slice, bool is_gradient)
 {
     return is_gradient ? 0 : p->slicing.slices[slice].fragment;
+}
+
+/* Weight of this rank in the rounds of the present step, if that has not begun, and later. */
+void msdu__schedule_weigh(msdu__pipeline *p);
+
+/* What this rank says in the round under way; only after something of its last step was announced.
+ */
+static inline const msdu__voice *msdu__voice_of(const msdu__fragment *f)
+{
+    return &f->voices[(f->opened - 1) & 1];
 }
 
 /* --- final.c --- */

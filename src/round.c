@@ -53,7 +53,8 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
     f->captured = f->issued = f->reduced = 0;
     f->sums = (msdu__sums){0};
     f->bad_tensor = 0;
-    f->is_skipped = false;
+    f->is_skipped = f->is_void = false;
+    f->scale = 1;
     f->residual_sq = f->mean_sq = 0;
     memset(f->sketch, 0, sizeof(f->sketch));
     f->bytes = 0;
@@ -79,6 +80,7 @@ static uint64_t round_hash(const msdu__fragment *f)
 static void fill_control(msdu__pipeline *p, const msdu__fragment *f, msdu__control *out)
 {
     uint64_t hash = round_hash(f);
+    double weight = msdu__voice_of(f)->weight;
     *out = (msdu__control){
         .bad_tensor = p->settings.check_finite ? (double)f->bad_tensor : 0.0,
         .local_sq = f->sums.update_sq,
@@ -90,9 +92,14 @@ static void fill_control(msdu__pipeline *p, const msdu__fragment *f, msdu__contr
         .loss = atomic_load(&p->loss),
         .lr = atomic_load(&p->lr),
         .wants_plan = f->wants_plan ? 1.0 : 0.0,
+        .weight = weight,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
     };
     memcpy(out->sketch, f->sketch, sizeof(out->sketch));
+    for (uint32_t k = 0; k < MSDU__SKETCH && weight != 1 && weight > 0; k++) {
+        out->sketch[k] =
+            (float)((double)out->sketch[k] / weight); /* what was captured, unweighted */
+    }
 }
 
 bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
@@ -139,6 +146,24 @@ static bool take_bad_value(msdu__pipeline *p, msdu__fragment *f, int32_t rank)
     return true;
 }
 
+/* Sum over ranks in rank order: the same bits everywhere, and exactly their number if all are 1. */
+static double sum_weights(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    double sum = 0;
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        sum += f->control[rank].weight;
+    }
+    return sum;
+}
+
+static void take_weights(const msdu__pipeline *p, msdu__fragment *f)
+{
+    double sum = sum_weights(p, f);
+    bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
+    f->is_void = sum == 0;
+    f->scale = is_sum || f->is_void ? 1 : p->ranks / sum;
+}
+
 /* The ranks' messages must describe the same round, and no rank may have met a bad value. */
 static bool check_control(msdu__pipeline *p, msdu__fragment *f)
 {
@@ -159,6 +184,7 @@ static bool check_control(msdu__pipeline *p, msdu__fragment *f)
             return take_bad_value(p, f, rank);
         }
     }
+    take_weights(p, f);
     return true;
 }
 
@@ -216,23 +242,26 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     double step = 0;
     double link = (double)INFINITY;
     double latency = (double)INFINITY;
-    stats->loss = 0;
+    double weights = sum_weights(p, f);
+    for (int32_t rank = p->ranks; rank-- > 0;) {
+        stats->lr = f->control[rank].weight > 0 ? f->control[rank].lr : stats->lr;
+    }
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         const msdu__control *c = &f->control[rank];
-        stats->local_sq += c->local_sq / p->ranks;
-        stats->residual_sq += c->residual_sq / p->ranks;
-        stats->loss += c->loss / p->ranks;
+        stats->local_sq += c->weight * c->local_sq / weights;
+        stats->residual_sq += c->residual_sq / p->ranks * (f->scale * f->scale);
+        stats->loss += c->weight > 0 ? c->weight * c->loss / weights : 0;
         step = largest(step, c->step_ns);
         link = smallest(link, c->link_ns);
         latency = smallest(latency, c->latency_ns);
     }
     stats->mean_sq = f->mean_sq;
     if (msdu__wire_at(f->round.wire)->has_feedback) {
-        double drift = msdu__sketch_variance(f->control[0].sketch, sizeof(*f->control), p->ranks);
+        double drift = msdu__sketch_variance(f->control[0].sketch, &f->control[0].weight,
+                                             sizeof(*f->control), p->ranks);
         stats->mean_sq = largest(stats->local_sq - drift, 0);
     }
     stats->weight_sq = f->control[0].weight_sq;
-    stats->lr = f->control[0].lr;
     stats->step_ns = (uint64_t)step;
     stats->link_ns = (uint64_t)link;
     stats->latency_ns = (uint64_t)latency;
@@ -334,7 +363,8 @@ static bool is_reduced(const msdu__pipeline *p, const msdu__fragment *f, uint32_
 static void sum_norms(msdu__pipeline *p, msdu__fragment *f)
 {
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        f->mean_sq += is_reduced(p, f, slice) ? p->runs[slice].mean_sq : 0;
+        double mean_sq = p->runs[slice].mean_sq * (f->scale * f->scale);
+        f->mean_sq += is_reduced(p, f, slice) ? mean_sq : 0;
     }
 }
 
@@ -344,8 +374,10 @@ static void prepare_round(msdu__pipeline *p, msdu__fragment *f)
         atomic_store(&p->skipped, f->round.step + 1); /* before the first gradient is released */
         return;
     }
-    sum_norms(p, f);
-    prepare_correction(p, f);
+    if (!f->is_void) {
+        sum_norms(p, f);
+        prepare_correction(p, f);
+    }
 }
 
 /* Forward order: what the next forward needs first is given back first. */
@@ -403,7 +435,7 @@ bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f)
     p->last_link_ns = p->link_ns;
     p->link_ns = 0;
     apply_round(p, f);
-    if (f->is_skipped) {
+    if (f->is_skipped || f->is_void) {
         repeat_decision(p, f);
     } else {
         decide(p, f);

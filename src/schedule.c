@@ -81,8 +81,8 @@ msdu_status msdu__schedule_ready(msdu__pipeline *p, uint32_t id, msdu_what what)
                           "backward pass was over",
                           p->rank, t->name, (unsigned long long)p->step);
     }
-    if (what == MSDU_GRADIENT) {
-        atomic_store(&p->has_announced, true);
+    if ((atomic_load(&p->announced) & (uint32_t)what) == 0) {
+        atomic_fetch_or(&p->announced, (uint32_t)what);
     }
     if (is_wanted(p, t, what)) {
         announce(p, t, kind);
@@ -146,7 +146,8 @@ static void wait_for(msdu__pipeline *p, const msdu__tensor *t, uint32_t what)
  */
 static bool is_of_last_step(const msdu__pipeline *p)
 {
-    return p->is_deferred && !p->is_backward_closed && !atomic_load(&p->has_announced);
+    bool has_announced = (atomic_load(&p->announced) & MSDU_GRADIENT) != 0;
+    return p->is_deferred && !p->is_backward_closed && !has_announced;
 }
 
 /* Were the gradients that were waited for dropped (setting check_finite: skip)? */
@@ -248,8 +249,20 @@ static void open_due(msdu__pipeline *p)
                 .wire = f->wire,
                 .is_gradient = p->is_gradient,
             };
+            f->voices[f->armed & 1] = (msdu__voice){.weight = p->weight};
             f->armed++;
             push(p, MSDU__COMMAND_OPEN | i);
+        }
+    }
+}
+
+void msdu__schedule_weigh(msdu__pipeline *p)
+{
+    bool has_begun = atomic_load(&p->announced) != 0 || p->is_backward_closed;
+    for (uint32_t i = 0; !has_begun && i < p->fragment_count; i++) {
+        msdu__fragment *f = &p->fragments[i];
+        if ((p->sync_mask >> i & 1U) != 0) {
+            f->voices[(f->armed - 1) & 1] = (msdu__voice){.weight = p->weight};
         }
     }
 }
@@ -395,7 +408,7 @@ msdu_status msdu__schedule_step(msdu__pipeline *p)
     atomic_store(&p->step_count, p->step);
     p->is_deferred = !p->is_backward_closed;
     p->is_backward_closed = false;
-    atomic_store(&p->has_announced, false);
+    atomic_store(&p->announced, 0);
     open_due(p);
     msdu__worker_kick(&p->worker);
     return status == MSDU_OK ? msdu__pipeline_status(p) : status;

@@ -289,6 +289,7 @@ static void place_run(msdu__pipeline *p, uint32_t slice, const arenas *a)
     bool is_half = cut->dtype == MSDU_FLOAT16 || cut->dtype == MSDU_BFLOAT16;
     run->is_staged = cut->segments > 1 || is_half;
     run->is_state = slice >= p->slice_bound;
+    run->scale = 1;
     run->buf = in_arena(a->buf, cut);
     run->anchor = in_arena(a->anchor, cut);
     run->snapshot = in_arena(a->snapshot, cut);

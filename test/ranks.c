@@ -258,6 +258,10 @@ static bool take_step(ranks_self *self, int step)
     if (job->needs_lr && !is_ok(self, msdu_set_lr(self->ctx, ranks_lr(job, step)))) {
         return false;
     }
+    if (job->weight_at != NULL &&
+        !is_ok(self, msdu_set_weight(self->ctx, ranks_weight(job, self->rank, step)))) {
+        return false;
+    }
     if (job->stepped != NULL) {
         job->stepped(self, step);
     }

@@ -51,6 +51,8 @@ typedef struct ranks_job {
     bool goes_on;               /* a step whose gradients are refused is not applied, no failure */
     int missing;                /* 1 + a step that is left out altogether, 0: none */
     double (*lr_at)(const struct ranks_job *job, int step); /* NULL: config.lr */
+    /* Weight of a rank in means, told before every step; NULL: 1, and not told. */
+    double (*weight_at)(const struct ranks_job *job, int rank, int step);
     /* Called by every rank, if not NULL: before create; after create; before a tensor is added;
      * before every backward pass; after a gradient was computed; after the last step; after a
      * failure. */
@@ -109,6 +111,7 @@ double ranks_gradient(const ranks_job *job, int rank, int step, int32_t dtype, u
 /* Next value of optimizer state or a buffer, which drifts apart by rank. */
 double ranks_state(int rank, int step, int32_t dtype, uint64_t at, double state);
 double ranks_lr(const ranks_job *job, int step);
+double ranks_weight(const ranks_job *job, int rank, int step);
 /* One step of SGD with the config's momentum, dampening, weight decay and nesterov. */
 double ranks_update(const ranks_job *job, int step, int32_t dtype, double parameter,
                     double gradient, double *velocity);

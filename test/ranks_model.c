@@ -134,6 +134,11 @@ double ranks_lr(const ranks_job *job, int step)
     return job->lr_at != NULL ? job->lr_at(job, step) : job->config.lr;
 }
 
+double ranks_weight(const ranks_job *job, int rank, int step)
+{
+    return job->weight_at != NULL ? job->weight_at(job, rank, step) : 1.0;
+}
+
 double ranks_update(const ranks_job *job, int step, int32_t dtype, double parameter,
                     double gradient, double *velocity)
 {

@@ -16,6 +16,7 @@ typedef struct fragment {
     int interval;   /* to the next one */
     int delay;      /* from the next one to its mean */
     double mean_sq; /* of the mean under way */
+    bool is_void;   /* all weights were 0 */
 } fragment;
 
 typedef struct simulation {
@@ -24,6 +25,8 @@ typedef struct simulation {
     uint64_t elements;
     int32_t *dtype;
     int32_t *role;
+    double weight[RANKS_MOST]; /* of the ranks, in this step */
+    double weights;            /* of all */
     double *w[RANKS_MOST];
     double *g[RANKS_MOST];
     double *v[RANKS_MOST];
@@ -80,16 +83,24 @@ static double sent(const simulation *s, uint64_t i, double x)
     return x;
 }
 
-/* Sum of one value per rank in rank order, times factor, on the wire both ways. */
+static double weighed(const simulation *s, uint64_t i, int rank, double x)
+{
+    double weight = s->weight[rank];
+    return weight == 0 ? 0 : weight == 1 ? x : work(s->dtype[i], work(s->dtype[i], weight) * x);
+}
+
+/* Weighted sum of one value per rank in rank order, times factor, on the wire both ways. */
 static double allreduce(const simulation *s, uint64_t i, const double *values, bool is_mean)
 {
     int ranks = s->job->ranks;
-    double sum = sent(s, i, values[0]);
+    double sum = sent(s, i, weighed(s, i, 0, values[0]));
     for (int rank = 1; rank < ranks; rank++) {
-        sum = work(s->dtype[i], sum + sent(s, i, values[rank]));
+        sum = work(s->dtype[i], sum + sent(s, i, weighed(s, i, rank, values[rank])));
     }
     double factor = work(s->dtype[i], 1.0 / ranks);
-    return sent(s, i, is_mean ? work(s->dtype[i], sum * factor) : sum);
+    double mean = sent(s, i, is_mean ? work(s->dtype[i], sum * factor) : sum);
+    bool is_even = !is_mean || s->weights == 0 || s->weights == ranks;
+    return is_even ? mean : work(s->dtype[i], mean * work(s->dtype[i], ranks / s->weights));
 }
 
 /* --- gradient domain --- */
@@ -114,13 +125,13 @@ static void reduce_gradients(simulation *s)
 /* The oracle of the recursion: averaged parameters, momentum kept by every rank. */
 static void average_parameters(simulation *s)
 {
-    for (uint64_t i = 0; i < s->elements; i++) {
+    for (uint64_t i = 0; i < s->elements && s->weights > 0; i++) {
         double sum = 0;
         for (int rank = 0; rank < s->job->ranks; rank++) {
-            sum += s->w[rank][i];
+            sum += s->weight[rank] * s->w[rank][i];
         }
         for (int rank = 0; rank < s->job->ranks && s->role[i] == MSDU_ROLE_MODEL; rank++) {
-            s->w[rank][i] = sum / s->job->ranks;
+            s->w[rank][i] = sum / s->weights;
         }
     }
 }
@@ -131,6 +142,7 @@ static void capture(simulation *s, int index)
 {
     fragment *f = &s->fragments[index];
     f->mean_sq = 0;
+    f->is_void = s->weights == 0;
     for (uint64_t i = 0; i < s->elements; i++) {
         double values[RANKS_MOST] = {0};
         if (s->fragment_of[i] != index) {
@@ -211,11 +223,12 @@ static double merge(const simulation *s, uint64_t i, double w, double snapshot)
 
 static void apply(simulation *s, int index)
 {
-    double scale = clip_scale(s, &s->fragments[index]);
+    bool is_void = s->fragments[index].is_void;
+    double scale = is_void ? 1 : clip_scale(s, &s->fragments[index]);
     bool is_reset = is_text(s->job->config.state, "reset");
     for (uint64_t i = 0; i < s->elements; i++) {
         bool is_plain = s->role[i] != MSDU_ROLE_MODEL;
-        bool is_member = s->fragment_of[i] == index;
+        bool is_member = s->fragment_of[i] == index && !is_void;
         if (is_member && !is_plain) {
             double d = shape(s, i, s->mean[i], scale);
             s->anchor[i] = work(s->dtype[i], s->anchor[i] - d);
@@ -295,7 +308,7 @@ static uint64_t end_step(simulation *s, int step)
     for (int k = 0; k < count; k++) {
         fragment *f = &s->fragments[k];
         if (f->sync == step) {
-            met++;
+            met += s->weights > 0 ? 1 : 0;
             if (s->is_accumulated) {
                 average_parameters(s);
             } else if (!s->is_gradient) {
@@ -333,14 +346,18 @@ static void average_at_end(simulation *s, int32_t role)
 {
     bool is_anchored = s->is_anchored && role == MSDU_ROLE_MODEL;
     double sign = role == MSDU_ROLE_MODEL ? -1 : 1;
+    for (int rank = 0; rank < s->job->ranks && s->weights == 0; rank++) {
+        s->weight[rank] = 1;
+    }
+    double weights = s->weights > 0 ? s->weights : s->job->ranks;
     for (uint64_t i = 0; i < s->elements; i++) {
         int32_t t = s->dtype[i];
         double anchor = is_anchored ? s->anchor[i] : 0;
-        double sum = work(t, anchor + sign * s->w[0][i]);
+        double sum = weighed(s, i, 0, work(t, anchor + sign * s->w[0][i]));
         for (int rank = 1; rank < s->job->ranks; rank++) {
-            sum = work(t, sum + work(t, anchor + sign * s->w[rank][i]));
+            sum = work(t, sum + weighed(s, i, rank, work(t, anchor + sign * s->w[rank][i])));
         }
-        double mean = work(t, anchor + sign * work(t, sum * work(t, 1.0 / s->job->ranks)));
+        double mean = work(t, anchor + sign * work(t, sum * work(t, 1.0 / weights)));
         for (int rank = 0; rank < s->job->ranks; rank++) {
             if (s->role[i] == role) {
                 s->w[rank][i] = ranks_round(t, mean);
@@ -368,6 +385,15 @@ static uint64_t finish(simulation *s)
 }
 
 /* --- steps --- */
+
+static void take_weights(simulation *s, int step)
+{
+    s->weights = 0;
+    for (int rank = 0; rank < s->job->ranks; rank++) {
+        s->weight[rank] = ranks_weight(s->job, rank, step);
+        s->weights += s->weight[rank];
+    }
+}
 
 static void compute_gradients(simulation *s, int step)
 {
@@ -404,6 +430,7 @@ static void run(simulation *s, reference *out)
 {
     for (int step = 0; step < s->job->steps; step++) {
         record(s, step, out);
+        take_weights(s, step);
         compute_gradients(s, step);
         if (s->is_gradient) {
             reduce_gradients(s);

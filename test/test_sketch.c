@@ -38,14 +38,29 @@ static double make_vectors(float common, float own, float x[RANKS][COUNT])
     return variance;
 }
 
+typedef struct message {
+    double weight;
+    float sketch[MSDU__SKETCH];
+} message;
+
+static double estimate_weighted(float x[RANKS][COUNT], const double *weights, uint64_t seed)
+{
+    message messages[RANKS];
+    memset(messages, 0, sizeof(messages));
+    for (int r = 0; r < RANKS; r++) {
+        messages[r].weight = weights[r];
+        msdu__sketch_add(x[r], COUNT, seed, messages[r].sketch);
+    }
+    return msdu__sketch_variance(messages[0].sketch, &messages[0].weight, sizeof(message), RANKS);
+}
+
 static double estimate(float x[RANKS][COUNT], uint64_t seed)
 {
-    float sketch[RANKS][MSDU__SKETCH];
-    memset(sketch, 0, sizeof(sketch));
+    double weights[RANKS];
     for (int r = 0; r < RANKS; r++) {
-        msdu__sketch_add(x[r], COUNT, seed, sketch[r]);
+        weights[r] = 1;
     }
-    return msdu__sketch_variance(sketch, sizeof(sketch[0]), RANKS);
+    return estimate_weighted(x, weights, seed);
 }
 
 static float vectors[RANKS][COUNT];
@@ -84,6 +99,35 @@ START_TEST(equal_vectors_have_no_variance)
 }
 END_TEST
 
+/* A rank of weight 2 counts as two ranks, one of weight 0 not at all. */
+START_TEST(weights_count_ranks)
+{
+    double weights[RANKS];
+    double mean = 0;
+    double truth = 0;
+    double sum = 0;
+    (void)make_vectors(1.0F, 0.5F, vectors);
+    for (int r = 0; r < RANKS; r++) {
+        weights[r] = r % 3;
+        sum += weights[r];
+    }
+    for (int i = 0; i < COUNT; i++) {
+        double common = 0;
+        for (int r = 0; r < RANKS; r++) {
+            common += weights[r] * (double)vectors[r][i] / sum;
+        }
+        for (int r = 0; r < RANKS; r++) {
+            double far = (double)vectors[r][i] - common;
+            truth += weights[r] * far * far / sum;
+        }
+    }
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        mean += estimate_weighted(vectors, weights, seed) / 400;
+    }
+    ck_assert_double_le(fabs(mean / truth - 1), 0.03);
+}
+END_TEST
+
 START_TEST(uses_every_element_of_any_length)
 {
     float x[200];
@@ -108,6 +152,7 @@ int main(void)
     tcase_add_test(cases, estimates_the_variance_without_bias);
     tcase_add_test(cases, one_estimate_is_near_even_where_the_common_part_dominates);
     tcase_add_test(cases, equal_vectors_have_no_variance);
+    tcase_add_test(cases, weights_count_ranks);
     tcase_add_test(cases, uses_every_element_of_any_length);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);

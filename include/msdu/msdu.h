@@ -377,6 +377,18 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_step(msdu_ctx *ctx);
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_lr(msdu_ctx *ctx, double lr);
 
 /*
+ * Weight of this rank in means: sum of w x over the sum of w, over all ranks. 1 by default; 0: this
+ * rank takes part and gets the mean, but its values are not used. Ranks may differ. Counts for
+ * what ends with the step about to run, if nothing was announced in it yet, and from then on; of
+ * the several steps of a local round the last one counts. With reduce = sum the sum is weighted.
+ * Where all weights are 0 gradients become 0, and parameters stay as they are.
+ * Weights are relative; near 1, narrow formats have the range they are meant for.
+ *
+ * Returns MSDU_OK, ERR_INVALID (neither 0 nor 1e-9 .. 1e9), ERR_UNSUPPORTED (commit = tensor).
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_weight(msdu_ctx *ctx, double weight);
+
+/*
  * Tell this rank's latest training loss (policy plateau). Averaged over ranks with the round.
  *
  * Returns MSDU_OK, ERR_INVALID (not finite).

@@ -46,18 +46,36 @@ void msdu__sketch_add(const float *x, uint64_t count, uint64_t seed, float *sket
     }
 }
 
-double msdu__sketch_variance(const void *first, uint64_t stride, int32_t ranks)
+static double float_at(const void *first, uint64_t bytes)
 {
-    const char *base = first;
+    float value = 0;
+    memcpy(&value, (const char *)first + bytes, sizeof(value));
+    return (double)value;
+}
+
+static double double_at(const void *first, uint64_t bytes)
+{
+    double value = 0;
+    memcpy(&value, (const char *)first + bytes, sizeof(value));
+    return value;
+}
+
+double msdu__sketch_variance(const float *sketch, const double *weight, uint64_t stride,
+                             int32_t ranks)
+{
     double sum = 0;
+    double weights = 0;
+    for (int32_t rank = 0; rank < ranks; rank++) {
+        weights += double_at(weight, (uint64_t)rank * stride);
+    }
     for (uint32_t k = 0; k < MSDU__SKETCH; k++) {
         double mean = 0;
         double square = 0;
         for (int32_t rank = 0; rank < ranks; rank++) {
-            float value = 0;
-            memcpy(&value, base + (uint64_t)rank * stride + k * sizeof(float), sizeof(value));
-            mean += (double)value / ranks;
-            square += (double)value * (double)value / ranks;
+            double share = double_at(weight, (uint64_t)rank * stride);
+            double value = float_at(sketch + k, (uint64_t)rank * stride);
+            mean += share * value / weights;
+            square += share * (value * value) / weights;
         }
         sum += square - mean * mean;
     }

@@ -19,7 +19,9 @@
  * equal on all ranks. */
 void msdu__sketch_add(const float *x, uint64_t count, uint64_t seed, float *sketch);
 
-/* Mean over ranks of |s_i - mean(s)|^2; sketches of rank i start at first + i * stride bytes. */
-double msdu__sketch_variance(const void *first, uint64_t stride, int32_t ranks);
+/* Weighted mean over ranks of |s_i - mean(s)|^2; sketch and weight of rank i are i * stride bytes
+ * behind those of rank 0. The sum of weights is above 0. */
+double msdu__sketch_variance(const float *sketch, const double *weight, uint64_t stride,
+                             int32_t ranks);
 
 #endif

@@ -9,6 +9,8 @@
 /* A backward pass is about two thirds of a step; slices of its first half can hide under the rest.
  */
 #define HIDDEN_UNDER_BACKWARD 0.5
+/* Most steps that overlap auto may come late: a step more costs less than a much longer round. */
+#define DELAY_MOST 4
 
 static void derive_wires(msdu__pipeline *p)
 {
@@ -44,6 +46,16 @@ static bool may_be_late(const msdu__pipeline *p)
     return is_late(s) || (s->overlap == MSDU__OVERLAP_AUTO && is_local && keeps_steps);
 }
 
+static void derive_hiding(const msdu__settings *s, msdu__interval_args *a)
+{
+    bool is_within_step =
+        s->overlap == MSDU__OVERLAP_BACKWARD || s->domain == MSDU__DOMAIN_ACCUMULATED;
+    uint32_t delay = (uint32_t)s->delay_steps;
+    a->delay_min = is_late(s) ? delay : 0;
+    a->delay_max = is_late(s) || delay == 0 || delay > DELAY_MOST ? delay : DELAY_MOST;
+    a->hide_local = is_within_step ? a->hide_share : 0.0;
+}
+
 static void derive_interval(msdu__pipeline *p)
 {
     const msdu__settings *s = &p->settings;
@@ -62,9 +74,10 @@ static void derive_interval(msdu__pipeline *p)
         .plateau_threshold = s->plateau_threshold,
         .fixed_wire = (int)s->wire,
         .widest_wire = MSDU__WIRE_FLOAT32,
-        .delay_steps = (uint32_t)s->delay_steps,
+        .fragments = s->overlap == MSDU__OVERLAP_STREAMED ? (uint32_t)s->fragments : 1,
         .hide_share = s->overlap == MSDU__OVERLAP_BLOCKING ? 0.0 : HIDDEN_UNDER_BACKWARD,
     };
+    derive_hiding(s, &p->interval_args);
     derive_wires(p);
     p->policy = msdu__policy_find(s->interval);
 }

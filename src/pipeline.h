@@ -104,7 +104,8 @@ typedef struct msdu__control {
     double step_ns;
     double link_ns;
     double latency_ns;
-    double loss; /* NaN: not told */
+    double wait_ns; /* the owner's, since the message before */
+    double loss;    /* NaN: not told */
     double lr;
     double wants_plan; /* rank 0: the order shall be renewed after this round */
     double weight;     /* of this rank in the mean */
@@ -142,7 +143,8 @@ typedef struct msdu__fragment {
     bool is_pending;     /* synchronized, not yet due for applying */
     uint64_t armed;      /* rounds armed */
     uint64_t from_step;  /* first step of the next round */
-    uint32_t interval;   /* h and wire of the next round, as decided */
+    uint32_t interval;   /* h, delay and wire of the next round, as decided */
+    uint32_t delay_steps;
     int wire;
     msdu__round rounds[2];
     msdu__voice voices[2];
@@ -168,6 +170,7 @@ typedef struct msdu__fragment {
     double mean_sq;
     float sketch[MSDU__SKETCH];
     uint64_t bytes;
+    uint64_t blocked_ns; /* the owner's, when the last control message left */
     uint64_t opened_ns;
     uint64_t control_issued_ns;
     uint64_t plan_issued_ns;

@@ -72,15 +72,16 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
 
 static uint64_t round_hash(const msdu__fragment *f)
 {
-    uint32_t facts[4] = {(uint32_t)f->opened, f->round.interval, (uint32_t)f->round.wire,
-                         f->round.is_gradient};
-    return msdu__plan_hash(facts, 4) ^ f->plan_hash;
+    uint32_t facts[5] = {(uint32_t)f->opened, f->round.interval, f->round.delay_steps,
+                         (uint32_t)f->round.wire, f->round.is_gradient};
+    return msdu__plan_hash(facts, 5) ^ f->plan_hash;
 }
 
-static void fill_control(msdu__pipeline *p, const msdu__fragment *f, msdu__control *out)
+static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *out)
 {
     uint64_t hash = round_hash(f);
     double weight = msdu__voice_of(f)->weight;
+    uint64_t blocked = atomic_load(&p->blocked_ns);
     *out = (msdu__control){
         .bad_tensor = p->settings.check_finite ? (double)f->bad_tensor : 0.0,
         .local_sq = f->sums.update_sq,
@@ -89,6 +90,7 @@ static void fill_control(msdu__pipeline *p, const msdu__fragment *f, msdu__contr
         .step_ns = atomic_load(&p->step_ns),
         .link_ns = p->last_link_ns,
         .latency_ns = p->latency_ns,
+        .wait_ns = (double)(blocked - f->blocked_ns),
         .loss = atomic_load(&p->loss),
         .lr = atomic_load(&p->lr),
         .wants_plan = f->wants_plan ? 1.0 : 0.0,
@@ -100,6 +102,7 @@ static void fill_control(msdu__pipeline *p, const msdu__fragment *f, msdu__contr
         out->sketch[k] =
             (float)((double)out->sketch[k] / weight); /* what was captured, unweighted */
     }
+    f->blocked_ns = blocked;
 }
 
 bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
@@ -242,6 +245,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     double step = 0;
     double link = (double)INFINITY;
     double latency = (double)INFINITY;
+    double wait = (double)INFINITY;
     double weights = sum_weights(p, f);
     for (int32_t rank = p->ranks; rank-- > 0;) {
         stats->lr = f->control[rank].weight > 0 ? f->control[rank].lr : stats->lr;
@@ -254,6 +258,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
         step = largest(step, c->step_ns);
         link = smallest(link, c->link_ns);
         latency = smallest(latency, c->latency_ns);
+        wait = smallest(wait, c->wait_ns);
     }
     stats->mean_sq = f->mean_sq;
     if (msdu__wire_at(f->round.wire)->has_feedback) {
@@ -265,6 +270,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     stats->step_ns = (uint64_t)step;
     stats->link_ns = (uint64_t)link;
     stats->latency_ns = (uint64_t)latency;
+    stats->wait_ns = (uint64_t)wait;
 }
 
 static uint64_t fragment_elements(const msdu__pipeline *p, const msdu__fragment *f)
@@ -286,6 +292,7 @@ static void collect_stats(const msdu__pipeline *p, const msdu__fragment *f,
         .round = p->summary.rounds + 1,
         .interval = f->round.interval,
         .wire = f->round.wire,
+        .delay_steps = f->round.delay_steps,
         .ranks = p->ranks,
         .is_gradient = f->round.is_gradient,
         .elements = p->element_count,
@@ -307,19 +314,34 @@ static void repeat_decision(msdu__pipeline *p, msdu__fragment *f)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* A decision that changes training is one line with its cause. */
+static void log_change(msdu__pipeline *p, const msdu__round_stats *stats,
+                       const msdu__decision *next)
+{
+    const msdu__decision *last = &p->decision;
+    char late[32] = "";
+    if (next->interval == last->interval && next->wire == last->wire &&
+        next->delay_steps == last->delay_steps) {
+        return;
+    }
+    if (next->delay_steps > 0 && next->interval > next->delay_steps) {
+        snprintf(late, sizeof(late), ", late by %u", next->delay_steps);
+    }
+    msdu__log_line(&p->log, MSDU_LOG_INFO, "step %llu: interval %u, wire %s%s: %s",
+                   (unsigned long long)stats->step, next->interval, msdu__wire_at(next->wire)->name,
+                   late, next->reason);
+}
+
 static void decide(msdu__pipeline *p, msdu__fragment *f)
 {
     msdu__round_stats stats;
     msdu__decision *next = &f->decisions[(f->opened - 1) & 1];
-    const msdu__decision *last = &p->decision;
     collect_stats(p, f, &stats);
-    *next = (msdu__decision){.interval = f->round.interval, .wire = f->round.wire};
+    *next = (msdu__decision){.interval = f->round.interval,
+                             .wire = f->round.wire,
+                             .delay_steps = (uint32_t)p->settings.delay_steps};
     p->policy->decide(&p->interval_args, &stats, &p->interval_state, next);
-    if (next->interval != last->interval || next->wire != last->wire) {
-        msdu__log_line(&p->log, MSDU_LOG_INFO, "step %llu: interval %u, wire %s: %s",
-                       (unsigned long long)stats.step, next->interval,
-                       msdu__wire_at(next->wire)->name, next->reason);
-    }
+    log_change(p, &stats, next);
     p->decision = *next;
     double drift = stats.local_sq - stats.mean_sq;
     pthread_mutex_lock(&p->lock);

@@ -124,7 +124,9 @@ static void block_end(msdu__pipeline *p, uint64_t began)
 {
     pthread_mutex_unlock(&p->lock);
     atomic_fetch_sub(&p->waiters, 1);
-    p->step_blocked_ns += msdu__pipeline_now(p) - began;
+    uint64_t blocked = msdu__pipeline_now(p) - began;
+    p->step_blocked_ns += blocked;
+    atomic_fetch_add(&p->blocked_ns, blocked); /* at once: the next control message tells it */
 }
 
 static void wait_for(msdu__pipeline *p, const msdu__tensor *t, uint32_t what)
@@ -220,11 +222,10 @@ static void arm_slices(msdu__pipeline *p)
 
 /* Steps after which the mean of a local round is applied. `auto` is late only where the round is
  * long enough for it: a mean of single steps goes under the backward pass. */
-static uint32_t delay_of(const msdu__pipeline *p, uint32_t interval)
+static uint32_t delay_of(const msdu__pipeline *p, const msdu__fragment *f)
 {
-    uint32_t delay = (uint32_t)p->settings.delay_steps;
-    bool is_short = p->settings.overlap == MSDU__OVERLAP_AUTO && interval <= delay;
-    return p->is_gradient || p->is_accumulated || is_short ? 0 : delay;
+    bool is_short = p->settings.overlap == MSDU__OVERLAP_AUTO && f->interval <= f->delay_steps;
+    return p->is_gradient || p->is_accumulated || is_short ? 0 : f->delay_steps;
 }
 
 /* Open the rounds that end with the present step. */
@@ -245,7 +246,7 @@ static void open_due(msdu__pipeline *p)
             f->rounds[f->armed & 1] = (msdu__round){
                 .step = p->step,
                 .interval = (uint32_t)(p->step + 1 - f->from_step),
-                .delay_steps = delay_of(p, f->interval),
+                .delay_steps = delay_of(p, f),
                 .wire = f->wire,
                 .is_gradient = p->is_gradient,
             };
@@ -309,6 +310,7 @@ static void take_decision(msdu__pipeline *p, msdu__fragment *f)
     }
     f->interval = f->decisions[(wanted - 1) & 1].interval;
     f->wire = f->decisions[(wanted - 1) & 1].wire;
+    f->delay_steps = f->decisions[(wanted - 1) & 1].delay_steps;
 }
 
 /* A local round needs room for results that are late, and training may end before the next one. */
@@ -325,6 +327,7 @@ static void enter_local(msdu__pipeline *p)
 {
     uint32_t interval = p->fragments[0].interval;
     int wire = p->fragments[0].wire;
+    uint32_t delay = p->fragments[0].delay_steps;
     p->is_gradient = false;
     p->is_local_entered = true;
     pthread_mutex_lock(&p->lock);
@@ -336,12 +339,13 @@ static void enter_local(msdu__pipeline *p)
         }
     }
     push(p, MSDU__COMMAND_ANCHOR);
-    uint64_t first = next_sync(p, interval, delay_of(p, interval)) - p->step;
+    uint64_t first = next_sync(p, interval, delay_of(p, &p->fragments[0])) - p->step;
     for (uint32_t i = 0; i < p->fragment_count; i++) {
         msdu__fragment *f = &p->fragments[i];
         uint64_t offset = first * (i + 1) / p->fragment_count;
         f->interval = interval;
         f->wire = wire;
+        f->delay_steps = delay;
         f->sync_step = p->step + (offset > 0 ? offset : 1);
         f->from_step = p->step + 1;
     }
@@ -379,7 +383,6 @@ static void note_step_time(msdu__pipeline *p)
     double smoothed = atomic_load(&p->step_ns);
     double weight = p->step < 2 ? 1.0 : SMOOTH; /* the first step warms caches up */
     atomic_store(&p->step_ns, smoothed + weight * (spent - smoothed));
-    p->blocked_ns += p->step_blocked_ns;
     p->step_blocked_ns = 0;
     p->step_began_ns = now;
     atomic_store(&p->step_start_ns, now);
@@ -418,12 +421,14 @@ void msdu__schedule_start(msdu__pipeline *p)
 {
     for (uint32_t i = 0; i < p->fragment_count; i++) {
         p->fragments[i].interval = 1;
+        p->fragments[i].delay_steps = (uint32_t)p->settings.delay_steps;
         p->fragments[i].wire = p->interval_args.fixed_wire >= 0 ? p->interval_args.fixed_wire
                                                                 : p->interval_args.widest_wire;
         p->fragments[i].sync_step = (uint64_t)i * (p->is_gradient ? 0 : 1);
     }
     p->decision.interval = p->fragments[0].interval;
     p->decision.wire = p->fragments[0].wire;
+    p->decision.delay_steps = p->fragments[0].delay_steps;
     p->step_began_ns = msdu__pipeline_now(p);
     atomic_store(&p->step_start_ns, p->step_began_ns);
     open_due(p);
@@ -446,6 +451,5 @@ msdu_status msdu__schedule_drain(msdu__pipeline *p)
         pthread_cond_wait(&p->changed, &p->lock);
     }
     block_end(p, began);
-    p->blocked_ns += p->step_blocked_ns;
     return msdu__pipeline_status(p);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Interval: what policies share, the simple policies by tables of inputs, bad statistics. */
+#include "interval/waiting.h"
 #include "interval_fixture.h"
 
 /* --- what policies share --- */
@@ -68,23 +69,36 @@ START_TEST(time_of_a_synchronization_is_latency_plus_bits)
 }
 END_TEST
 
+/* Late by as much as the arguments allow and the round has room for, before any measurement. */
+static double overhead(const msdu__interval_args *args, const msdu__round_stats *stats,
+                       uint32_t interval, int wire)
+{
+    msdu__hiding hiding = msdu__waiting_hiding(args, NULL);
+    msdu__choice choice = {.interval = interval, .wire = wire};
+
+    choice.delay_steps = interval > args->delay_max ? args->delay_max : 0;
+    return msdu__interval_overhead(args, stats, &hiding, &choice);
+}
+
 START_TEST(overhead_is_what_does_not_hide)
 {
     msdu__interval_args args = default_args();
     msdu__round_stats stats = default_stats(30);
 
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 1, FLOAT32), 25.0 / 35, 1e-9);
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 5, FLOAT32), 25.0 / 75, 1e-9);
-    args.delay_steps = 1;
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 5, FLOAT32), 20.0 / 70, 1e-9);
+    args.delay_max = 0;
+    args.hide_local = 0.5;
+    ck_assert_double_eq_tol(overhead(&args, &stats, 1, FLOAT32), 25.0 / 35, 1e-9);
+    ck_assert_double_eq_tol(overhead(&args, &stats, 5, FLOAT32), 25.0 / 75, 1e-9);
+    args.delay_max = 1;
+    ck_assert_double_eq_tol(overhead(&args, &stats, 5, FLOAT32), 20.0 / 70, 1e-9);
     /* A round that has no room for the delay hides under its own backward pass. */
-    args.delay_steps = 3;
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 3, FLOAT32), 25.0 / 55, 1e-9);
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 4, FLOAT32), 0, 1e-9);
+    args.delay_max = 3;
+    ck_assert_double_eq_tol(overhead(&args, &stats, 3, FLOAT32), 25.0 / 55, 1e-9);
+    ck_assert_double_eq_tol(overhead(&args, &stats, 4, FLOAT32), 0, 1e-9);
     stats.step_ns = 0;
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 3, FLOAT32), 1, 1e-9);
+    ck_assert_double_eq_tol(overhead(&args, &stats, 3, FLOAT32), 1, 1e-9);
     stats.link_ns = 0;
-    ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, 3, FLOAT32), 0, 1e-9);
+    ck_assert_double_eq_tol(overhead(&args, &stats, 3, FLOAT32), 0, 1e-9);
 }
 END_TEST
 
@@ -99,7 +113,8 @@ START_TEST(every_policy_warms_up_and_stays_in_range)
         stats.step = 7;
         decision = decide(msdu__policy_at(i)->name, &args, &stats, &state);
         ck_assert_uint_eq(decision.interval, 1);
-        ck_assert_int_eq(decision.wire, FLOAT32);
+        /* divergence may narrow the wire where a step's wait is many steps long */
+        ck_assert(decision.wire == FLOAT32 || i == 0);
         args.can_go_local = false;
         stats.step = 1000;
         decision = decide(msdu__policy_at(i)->name, &args, &stats, &state);

@@ -172,8 +172,8 @@ typedef struct msdu_config {
     int64_t switch_step;      /* post_local: first step with local steps */
     double target_overhead;   /* share of time that may be spent waiting; default 0.03 */
     const char *prefer;       /* "accuracy", "speed": when the two bounds cross */
-    double drift_limit;       /* cap: drift variance / |w|^2; default 3e-5 */
-    double drift_exponent;    /* q: the cap moves as (lr / largest lr)^q */
+    double drift_limit;       /* cap on harm; default: that of interval_steps, as measured */
+    double drift_exponent;    /* q: the cap moves as (lr / largest lr)^q; default 1 */
     double qsr_alpha;         /* QSR (2310.14423): h = (alpha / lr)^2; default 0.2 */
     int64_t plateau_patience; /* plateau: rounds without improvement; default 2 */
     double plateau_threshold; /* plateau: relative improvement; default 0.05 */

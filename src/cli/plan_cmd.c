@@ -13,10 +13,11 @@
 #define SLICE_BYTES  4194304.0 /* default of setting slice_bytes */
 #define PHASES       2         /* messages of a slice: contributions to the owner, means back */
 #define HIDE_SHARE   0.5       /* of a step, with overlap "backward" */
+#define DELAY_MAX    1         /* default of setting delay_steps */
 #define INTERVAL_MAX 64
 
 enum { KEY_RANKS = 256, KEY_BYTES, KEY_PARAMETERS, KEY_RATE, KEY_LATENCY, KEY_STEP, KEY_TARGET };
-enum { KEY_LINEAR = KEY_TARGET + 1, KEY_BLOCKING };
+enum { KEY_LINEAR = KEY_TARGET + 1, KEY_BLOCKING, KEY_BACKWARD };
 
 static const struct argp_option options[] = {
     {"ranks", KEY_RANKS, "N", 0, "ranks (default 4)", 0},
@@ -27,7 +28,8 @@ static const struct argp_option options[] = {
     {"step-ms", KEY_STEP, "X", 0, "one training step without waiting in ms (default 100)", 0},
     {"target", KEY_TARGET, "X", 0, "share of time that may be spent waiting (default 0.03)", 0},
     {"linear", KEY_LINEAR, NULL, 0, "the optimizer is SGD: gradients may go in 2 bits", 0},
-    {"blocking", KEY_BLOCKING, NULL, 0, "overlap \"blocking\" rather than \"backward\"", 0},
+    {"blocking", KEY_BLOCKING, NULL, 0, "overlap \"blocking\" rather than \"auto\"", 0},
+    {"backward", KEY_BACKWARD, NULL, 0, "overlap \"backward\" rather than \"auto\"", 0},
     {0},
 };
 
@@ -40,6 +42,7 @@ typedef struct question {
     double target;
     bool is_linear;
     bool is_blocking;
+    bool is_backward;
 } question;
 
 /* Options with a number: where it goes and what it may be. */
@@ -91,6 +94,9 @@ static error_t on_option(int key, char *text, struct argp_state *state)
     case KEY_BLOCKING:
         q->is_blocking = true;
         return 0;
+    case KEY_BACKWARD:
+        q->is_backward = true;
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "'%s' is not an option", text);
         return 0;
@@ -107,7 +113,9 @@ static msdu__interval_args make_args(const question *q)
         .fixed_wire = -1,
         .widest_wire = MSDU__WIRE_FLOAT32,
         .can_go_local = true,
+        .delay_max = q->is_blocking || q->is_backward ? 0 : DELAY_MAX,
         .hide_share = q->is_blocking ? 0 : HIDE_SHARE,
+        .hide_local = q->is_backward ? HIDE_SHARE : 0,
         .wire_count = MSDU__WIRE_COUNT,
     };
 
@@ -131,6 +139,7 @@ static msdu__round_stats make_stats(const question *q)
     msdu__round_stats stats = {
         .interval = 1,
         .wire = MSDU__WIRE_FLOAT32,
+        .is_gradient = true,
         .step_ns = (uint64_t)(q->step_ms * 1e6),
         .link_ns = (uint64_t)fmin(link, 1e18),
         .latency_ns = (uint64_t)(q->latency_us * 1e3),
@@ -139,6 +148,17 @@ static msdu__round_stats make_stats(const question *q)
     };
 
     return stats;
+}
+
+/* Late where the overlap allows it and the round has room. */
+static double overhead_of(const msdu__interval_args *args, const msdu__round_stats *stats,
+                          uint32_t interval, int wire)
+{
+    msdu__choice choice = {.interval = interval, .wire = wire};
+    msdu__hiding hiding = {.gradient_share = args->hide_share, .local_share = args->hide_local};
+
+    choice.delay_steps = interval > args->delay_max ? args->delay_max : 0;
+    return msdu__interval_overhead(args, stats, &hiding, &choice);
 }
 
 static bool is_candidate(const msdu__interval_args *args, uint32_t interval, int wire)
@@ -150,7 +170,7 @@ static void print_pair(const msdu__interval_args *args, const msdu__round_stats 
                        uint32_t interval, int wire)
 {
     double share = args->wires[wire].bits / args->wires[args->widest_wire].bits;
-    double overhead = msdu__interval_overhead(args, stats, interval, wire);
+    double overhead = overhead_of(args, stats, interval, wire);
 
     printf("%4u  %-9s %12.3f %8.2f%% %15.0f%s\n", interval, args->wires[wire].name,
            msdu__interval_sync_ns(args, stats, wire) / 1e6, 100 * overhead,
@@ -167,7 +187,7 @@ static uint32_t find_floor(const msdu__interval_args *args, const msdu__round_st
     for (uint32_t interval = 1; interval <= args->interval_max; interval++) {
         for (int wire = 0; (uint32_t)wire < args->wire_count; wire++) {
             if (is_candidate(args, interval, wire) &&
-                msdu__interval_overhead(args, stats, interval, wire) <= args->target_overhead) {
+                overhead_of(args, stats, interval, wire) <= args->target_overhead) {
                 *wire_out = wire;
                 return interval;
             }

@@ -2,52 +2,58 @@
 /*
  * Policy divergence, the default: the least approximation that hides the communication. Pure.
  *
- * Every pair (h, wire) has a predicted harm (drift.h) and a predicted share of time waited
- * (interval.h). Among the pairs whose harm is below the cap and whose waiting is below the target,
- * the one of least harm is taken.
+ * Every choice (h, wire, delay) has a predicted harm (drift.h) and a predicted share of time waited
+ * (waiting.h). Among the choices whose harm is below the cap and whose waiting is below the target,
+ * the one of least harm is taken; among equals, the one of fewest bytes.
  */
 #include <math.h>
 #include <stdio.h>
 
 #include "drift.h"
 #include "policies.h"
+#include "waiting.h"
 
-/* Hysteresis: a pair is entered inside the bounds and left outside of them, or for a clear gain. */
+/* Hysteresis: a choice is entered inside the bounds and left outside of them, or for a clear gain.
+ */
 #define ENTER_TARGET 0.8
 #define STAY_CAP     1.2
 #define GAIN_HARM    0.7
 #define GAIN_WAIT    0.85
+#define SAME_HARM    1.1 /* no difference that trials could tell */
+/* Plain float32 is exact, and from local steps there is no way back to gradients: each is left only
+ * when that was wanted so many rounds in a row; float32 sooner where waiting is alarming. */
+#define LEAVE_ROUNDS  12
+#define NARROW_ROUNDS 12
+#define ALARM         0.3 /* share of time waited: two rounds do */
+#define ALARM_MOST    0.7 /* one does */
+#define ALARM_STEPS   16  /* of a run; later it would be a hiccup */
 
 /* What a decision is made from. */
 typedef struct model {
     msdu__drift drift;
+    msdu__hiding hiding;
     uint32_t low; /* h may be low .. high */
     uint32_t high;
 } model;
 
-typedef struct pair {
-    uint32_t interval; /* 0: none */
-    int wire;
+typedef struct option {
+    msdu__choice choice; /* interval 0: none */
     double harm;
     double overhead;
-} pair;
+    double traffic; /* time on the link per step */
+} option;
 
-/* Best pairs of a search. */
+/* Best options of a search. */
 typedef struct found {
-    pair both;  /* within cap and target, least harm */
-    pair exact; /* within the cap, least overhead */
-    pair fast;  /* within the target, least harm */
-    pair least; /* least harm of all */
-    pair rush;  /* least overhead of all */
-    pair now;   /* the last decision */
+    option both;  /* within cap and target, least harm */
+    option exact; /* within the cap, least overhead */
+    option fast;  /* within the target, least harm */
+    option least; /* least harm of all */
+    option rush;  /* least overhead of all */
+    option now;   /* the last decision */
 } found;
 
-static uint64_t cooldown_start(const msdu__interval_args *args)
-{
-    return args->total_steps - args->total_steps / 32; /* the last 3 % */
-}
-
-static void set_range(model *m, msdu__interval_state *state)
+static void set_range(model *m, const msdu__interval_state *state)
 {
     const msdu__interval_args *args = m->drift.args;
     uint64_t last = state->count[MSDU__COUNT_INTERVAL];
@@ -55,22 +61,10 @@ static void set_range(model *m, msdu__interval_state *state)
 
     m->low = msdu__interval_limit(args, previous, 0);
     m->high = msdu__interval_limit(args, previous, (double)INFINITY);
-    if (args->total_steps == 0 || m->drift.stats.step < cooldown_start(args)) {
-        return;
-    }
-    if (state->count[MSDU__COUNT_COOLDOWN] == 0) {
-        state->count[MSDU__COUNT_COOLDOWN] = previous >= 4 ? previous / 4 : 1;
-    }
-    if (m->high > state->count[MSDU__COUNT_COOLDOWN]) {
-        m->high = (uint32_t)state->count[MSDU__COUNT_COOLDOWN];
-        m->high = m->high > m->low ? m->high : m->low;
-    }
 }
 
-static bool is_allowed(const model *m, uint32_t interval, int wire)
+static bool is_allowed(const msdu__interval_args *args, uint32_t interval, int wire)
 {
-    const msdu__interval_args *args = m->drift.args;
-
     if (args->fixed_wire >= 0) {
         return wire == args->fixed_wire;
     }
@@ -78,82 +72,133 @@ static bool is_allowed(const model *m, uint32_t interval, int wire)
            (interval > 1 ? args->wires[wire].is_allowed : args->wires[wire].is_allowed_h1);
 }
 
-static pair evaluate(const model *m, uint32_t interval, int wire)
+static option evaluate(const model *m, const msdu__choice *choice)
 {
-    pair p = {
-        .interval = interval, .wire = wire, .harm = msdu__drift_harm(&m->drift, interval, wire)};
+    const msdu__interval_args *args = m->drift.args;
+    const msdu__round_stats *stats = &m->drift.stats;
 
-    p.overhead = msdu__interval_overhead(m->drift.args, &m->drift.stats, interval, wire);
-    return p;
+    return (option){
+        .choice = *choice,
+        .harm = msdu__drift_harm(&m->drift, choice),
+        .overhead = msdu__interval_overhead(args, stats, &m->hiding, choice),
+        .traffic = msdu__interval_sync_ns(args, stats, choice->wire) / choice->interval,
+    };
 }
 
 /* --- search --- */
 
-static void keep_less_harm(pair *best, const pair *p)
+/* Less harm, or about as little at fewer bytes. The least is kept beside the best, so that small
+ * differences do not add up along a search. */
+static void keep_less_harm(option *best, const option *o, double *least)
 {
-    if (best->interval == 0 || p->harm < best->harm) {
-        *best = *p;
+    *least = fmin(*least, o->harm);
+    if (best->choice.interval == 0 || best->harm > SAME_HARM * *least ||
+        (o->harm <= SAME_HARM * *least && o->traffic < best->traffic)) {
+        *best = *o;
     }
 }
 
-static void keep_less_wait(pair *best, const pair *p)
+static void keep_less_wait(option *best, const option *o)
 {
-    if (best->interval == 0 || p->overhead < best->overhead ||
-        (p->overhead <= best->overhead && p->harm < best->harm)) {
-        *best = *p;
+    if (best->choice.interval == 0 || o->overhead < best->overhead ||
+        (o->overhead <= best->overhead && o->harm < best->harm)) {
+        *best = *o;
     }
 }
 
-static void consider(const model *m, const pair *p, found *best)
-{
-    bool is_exact = p->harm <= m->drift.cap;
-    bool is_fast = p->overhead <= ENTER_TARGET * m->drift.args->target_overhead;
+typedef struct least_harm {
+    double both;
+    double fast;
+    double all;
+} least_harm;
 
-    keep_less_harm(&best->least, p);
-    keep_less_wait(&best->rush, p);
+static bool is_last(const msdu__interval_state *state, const msdu__choice *choice)
+{
+    return choice->interval == state->count[MSDU__COUNT_INTERVAL] &&
+           (uint64_t)choice->wire == state->count[MSDU__COUNT_WIRE] &&
+           choice->delay_steps == state->count[MSDU__COUNT_DELAY];
+}
+
+static void consider(const model *m, const option *o, found *best, least_harm *least)
+{
+    bool is_exact = o->harm <= m->drift.cap;
+    bool is_fast = o->overhead <= ENTER_TARGET * m->drift.args->target_overhead;
+
+    keep_less_harm(&best->least, o, &least->all);
+    keep_less_wait(&best->rush, o);
     if (is_exact) {
-        keep_less_wait(&best->exact, p);
+        keep_less_wait(&best->exact, o);
     }
     if (is_fast) {
-        keep_less_harm(&best->fast, p);
+        keep_less_harm(&best->fast, o, &least->fast);
     }
     if (is_exact && is_fast) {
-        keep_less_harm(&best->both, p);
+        keep_less_harm(&best->both, o, &least->both);
     }
-    if (p->interval == m->drift.state->count[MSDU__COUNT_INTERVAL] &&
-        p->wire == (int)m->drift.state->count[MSDU__COUNT_WIRE]) {
-        best->now = *p;
+    if (is_last(m->drift.state, &o->choice)) {
+        best->now = *o;
     }
 }
 
-static void search(const model *m, uint32_t low, uint32_t high, found *best)
+/* A round at once, where the overlap allows it, or late by less than its length. */
+static bool may_delay(const msdu__interval_args *args, uint32_t interval, uint32_t delay)
 {
-    *best = (found){{0}, {0}, {0}, {0}, {0}, {0}};
-    for (uint32_t interval = low; interval <= high; interval++) {
-        for (int wire = 0; (uint32_t)wire < m->drift.args->wire_count; wire++) {
-            if (is_allowed(m, interval, wire)) {
-                pair p = evaluate(m, interval, wire);
+    return delay == 0 ? args->delay_min == 0 || interval == 1
+                      : delay >= args->delay_min && delay < interval;
+}
 
-                consider(m, &p, best);
-            }
+static void search_wires(const model *m, uint32_t interval, uint32_t delay, found *best,
+                         least_harm *least)
+{
+    const msdu__interval_args *args = m->drift.args;
+
+    for (int wire = 0; (uint32_t)wire < args->wire_count; wire++) {
+        if (is_allowed(args, interval, wire)) {
+            option o = evaluate(m, &(msdu__choice){interval, delay, wire});
+
+            consider(m, &o, best, least);
         }
     }
 }
 
-/* Time waited per time trained: unlike the share it does not flatten where waiting dominates. */
-static double wait_ratio(const pair *p)
+static void search_delays(const model *m, uint32_t interval, found *best, least_harm *least)
 {
-    return p->overhead < 1 ? p->overhead / (1 - p->overhead) : (double)INFINITY;
+    for (uint32_t delay = 0; delay <= m->drift.args->delay_max; delay++) {
+        if (may_delay(m->drift.args, interval, delay)) {
+            search_wires(m, interval, delay, best, least);
+        }
+    }
+}
+
+/* Every interval up to a few dozen, then steps that no one could tell; and always the last. */
+static void search(const model *m, uint32_t low, uint32_t high, found *best)
+{
+    least_harm least = {(double)INFINITY, (double)INFINITY, (double)INFINITY};
+    uint64_t last = m->drift.state->count[MSDU__COUNT_INTERVAL];
+
+    *best = (found){.both = {.harm = 0}};
+    for (uint32_t interval = low; interval <= high; interval += 1 + interval / 64) {
+        search_delays(m, interval, best, &least);
+    }
+    if (best->now.choice.interval == 0 && last >= low && last <= high) {
+        search_delays(m, (uint32_t)last, best, &least);
+    }
+}
+
+/* Time waited per time trained: unlike the share it does not flatten where waiting dominates. */
+static double wait_ratio(const option *o)
+{
+    return o->overhead < 1 ? o->overhead / (1 - o->overhead) : (double)INFINITY;
 }
 
 /* Is the last decision still within what was asked for, and `better` no clear gain? */
-static bool is_kept(const model *m, const found *best, const pair *better)
+static bool is_kept(const model *m, const found *best, const option *better)
 {
-    const pair *now = &best->now;
+    const option *now = &best->now;
     bool is_exact = now->harm <= STAY_CAP * m->drift.cap;
     bool is_fast = now->overhead <= m->drift.args->target_overhead;
 
-    if (now->interval == 0) {
+    if (now->choice.interval == 0) {
         return false;
     }
     if (is_fast && is_exact) {
@@ -166,56 +211,92 @@ static bool is_kept(const model *m, const found *best, const pair *better)
 }
 
 /* The promise first, then what the user prefers when both bounds cannot be kept. */
-static const pair *prefer(const model *m, const found *best, const char **why)
+static const option *prefer(const model *m, const found *best, const char **why)
 {
-    if (best->both.interval > 0) {
+    if (best->both.choice.interval > 0) {
         *why = "least harm in both bounds";
         return &best->both;
     }
     if (m->drift.args->prefer_speed) {
-        *why = best->fast.interval > 0 ? "over the cap, prefer speed" : "target not in reach";
-        return best->fast.interval > 0 ? &best->fast : &best->rush;
+        *why =
+            best->fast.choice.interval > 0 ? "over the cap, prefer speed" : "target not in reach";
+        return best->fast.choice.interval > 0 ? &best->fast : &best->rush;
     }
-    *why = best->exact.interval == 0                             ? "over the cap, going back"
-           : best->exact.interval >= m->drift.args->interval_max ? "target not in reach"
-                                                                 : "at the cap, prefer accuracy";
-    return best->exact.interval > 0 ? &best->exact : &best->least;
+    *why = best->exact.choice.interval == 0 ? "over the cap, going back"
+           : best->exact.choice.interval >= m->drift.args->interval_max
+               ? "target not in reach"
+               : "at the cap, prefer accuracy";
+    return best->exact.choice.interval > 0 ? &best->exact : &best->least;
 }
 
-/* Drift was never measured: h = 1 if that does, else one probe at h = 2. */
-static pair choose_unmeasured(const model *m, const char **why)
+static bool is_warm_up(const model *m)
+{
+    return m->drift.stats.step < m->drift.args->warmup_steps;
+}
+
+/* May float32 be left for `better`? */
+static bool is_certain(const model *m, msdu__interval_state *state, const option *better)
+{
+    const msdu__interval_args *args = m->drift.args;
+    option exact = evaluate(m, &(msdu__choice){.interval = 1, .wire = args->widest_wire});
+    uint64_t *count = &state->count[MSDU__COUNT_NARROWING];
+
+    if (better->choice.wire == args->widest_wire) {
+        *count = 0;
+        return true;
+    }
+    *count += 1;
+    if (m->drift.stats.step <= ALARM_STEPS && exact.overhead > ALARM) {
+        *count += exact.overhead > ALARM_MOST ? NARROW_ROUNDS : NARROW_ROUNDS / 2;
+    }
+    return *count >= NARROW_ROUNDS || args->fixed_wire >= 0;
+}
+
+/* Single steps: the wire only. */
+static option choose_wire(const model *m, msdu__interval_state *state, found *best,
+                          const char **why)
+{
+    const option *better = NULL;
+
+    search(m, 1, 1, best);
+    better = prefer(m, best, why);
+    *why = is_warm_up(m) ? "warm-up" : *why;
+    if (!is_certain(m, state, better)) {
+        *why = "a narrower wire wanted";
+        return evaluate(m, &(msdu__choice){.interval = 1, .wire = m->drift.args->widest_wire});
+    }
+    return is_kept(m, best, better) ? best->now : *better;
+}
+
+/* Drift was never measured: h = 1 if that does, else h = 2 once that is certain. */
+static option choose_unmeasured(const model *m, msdu__interval_state *state, const char **why)
 {
     found best;
-    const pair *better = NULL;
+    option single = choose_wire(m, state, &best, why);
 
-    search(m, 1, 1, &best);
-    better = prefer(m, &best, why);
-    if (best.both.interval > 0 || m->high < 2) {
-        return is_kept(m, &best, better) ? best.now : *better;
+    if (best.both.choice.interval > 0 || m->high < 2) {
+        state->count[MSDU__COUNT_LEAVING] = 0;
+        return single;
+    }
+    if (++state->count[MSDU__COUNT_LEAVING] < LEAVE_ROUNDS) {
+        *why = "local steps wanted";
+        return single;
     }
     *why = "h 2 to measure drift";
-    better = &best.rush;
-    best.rush.interval = 0;
-    for (int wire = 0; (uint32_t)wire < m->drift.args->wire_count; wire++) {
-        if (is_allowed(m, 2, wire)) {
-            pair p = {2, wire, 0, msdu__interval_overhead(m->drift.args, &m->drift.stats, 2, wire)};
-
-            keep_less_wait(&best.rush, &p);
-            if (p.overhead <= ENTER_TARGET * m->drift.args->target_overhead) {
-                break;
-            }
-        }
-    }
-    return *better;
+    search(m, 2, 2, &best);
+    return best.both.choice.interval > 0 ? best.both : best.rush;
 }
 
-static pair choose(const model *m, const char **why)
+static option choose(const model *m, msdu__interval_state *state, const char **why)
 {
     found best;
-    const pair *better = NULL;
+    const option *better = NULL;
 
+    if (is_warm_up(m)) {
+        return choose_wire(m, state, &best, why);
+    }
     if (!msdu__drift_is_known(&m->drift)) {
-        return choose_unmeasured(m, why);
+        return choose_unmeasured(m, state, why);
     }
     search(m, m->low, m->high, &best);
     better = prefer(m, &best, why);
@@ -228,6 +309,7 @@ static void remember(msdu__interval_state *state, const msdu__decision *decision
 {
     state->count[MSDU__COUNT_INTERVAL] = decision->interval;
     state->count[MSDU__COUNT_WIRE] = decision->wire > 0 ? (uint64_t)decision->wire : 0;
+    state->count[MSDU__COUNT_DELAY] = decision->delay_steps;
 }
 
 static void decide_unusable(const msdu__interval_args *args, const msdu__round_stats *stats,
@@ -244,28 +326,31 @@ static void decide_usable(const msdu__interval_args *args, const msdu__round_sta
 {
     model m;
     const char *why = "";
-    pair p = {0};
+    option o = {0};
 
     msdu__drift_learn(args, stats, state, &m.drift);
+    m.hiding = msdu__waiting_hiding(args, state);
     set_range(&m, state);
-    p = choose(&m, &why);
-    decision->interval = p.interval > 0 ? p.interval : m.low; /* no format allowed: as it was */
-    decision->wire = p.interval > 0 ? p.wire : args->widest_wire;
+    o = choose(&m, state, &why);
+    decision->interval = o.choice.interval > 0 ? o.choice.interval : m.low; /* no format allowed */
+    decision->wire = o.choice.interval > 0 ? o.choice.wire : args->widest_wire;
+    decision->delay_steps = o.choice.delay_steps;
     snprintf(decision->reason, sizeof decision->reason,
-             "harm %.2e of %.2e, waits %.1f%% of %.1f%%: %s", p.harm, m.drift.cap,
-             msdu__interval_percent(p.overhead), msdu__interval_percent(args->target_overhead),
+             "harm %.2e of %.2e, waits %.1f%% of %.1f%%: %s", o.harm, m.drift.cap,
+             msdu__interval_percent(o.overhead), msdu__interval_percent(args->target_overhead),
              why);
 }
 
 static void decide(const msdu__interval_args *args, const msdu__round_stats *stats,
                    msdu__interval_state *state, msdu__decision *decision)
 {
-    if (msdu__interval_warm_up(args, stats, decision)) {
-        msdu__drift_learn_lr(stats, state);
-    } else if (!msdu__drift_is_usable(stats)) {
+    msdu__round_stats learned = *stats;
+
+    msdu__waiting_learn(args, &learned, state);
+    if (!msdu__drift_is_usable(stats)) {
         decide_unusable(args, stats, decision);
     } else {
-        decide_usable(args, stats, state, decision);
+        decide_usable(args, &learned, state, decision);
     }
     remember(state, decision);
 }

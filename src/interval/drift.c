@@ -4,15 +4,15 @@
 
 #include <math.h>
 
-/* Weight of the residual beside drift: it arrives a round late, while drift has bent every gradient
- * since. At 0.5 ternary at h ranks with int4 at 2h or better, as it did in trials. */
-#define RESIDUAL_WEIGHT 0.5
-#define SMOOTH          0.3  /* weight of the newest measurement */
-#define SMOOTH_LINK     0.15 /* what does not hide is a small difference of noisy times */
-#define POWER_FIRST     1.5
-#define SCALE_MOST      4.0  /* measured over predicted residual, at most; and its inverse */
-#define FORGET_ROUNDS   64   /* gradient rounds after which drift is measured anew */
-#define LINK_MOST       1e18 /* fits an integer time */
+/* Constants of the trade between interval, delay and wire; bench/results/policy_trials.txt. */
+#define RESIDUAL_WEIGHT                                                                            \
+    0.2                      /* of withheld energy beside disagreement: with it ternary at h ranks \
+                                with int4 at 2h or better, as it did in trials */
+#define SMOOTH           0.3 /* weight of the newest measurement */
+#define POWER_FIRST      1.5
+#define SCALE_MOST       4.0 /* measured over predicted residual, at most; and its inverse */
+#define CALIBRATE_ROUNDS 8   /* that are averaged to the first peak */
+#define SMOOTH_PEAK      0.1 /* later it only rises, and slowly: one noisy round is no peak */
 
 static bool is_measure(double value)
 {
@@ -33,21 +33,6 @@ bool msdu__drift_is_known(const msdu__drift *drift)
 static void blend(double *smooth, double value, double share)
 {
     *smooth += share * (value - *smooth);
-}
-
-static void learn_link(msdu__drift *m, msdu__interval_state *state)
-{
-    double widest = msdu__interval_sync_ns(m->args, &m->stats, m->args->widest_wire);
-    double *smooth = &state->real[MSDU__REAL_LINK];
-
-    if (*smooth > 0) {
-        blend(smooth, widest, SMOOTH_LINK);
-    } else {
-        *smooth = widest;
-    }
-    if (widest > 0) {
-        m->stats.link_ns = (uint64_t)fmin((double)m->stats.link_ns * (*smooth / widest), LINK_MOST);
-    }
 }
 
 static double growth(const msdu__interval_state *state, uint32_t interval)
@@ -87,7 +72,46 @@ static void learn_drift(const msdu__drift *m, msdu__interval_state *state)
     state->real[MSDU__REAL_DRIFT] = drift;
     state->real[MSDU__REAL_CONTRIBUTION] = contribution;
     state->real[MSDU__REAL_AT] = stats->interval;
-    state->count[MSDU__COUNT_SINCE] = 0;
+}
+
+/* Sum of s^p over s = first .. last, by the midpoint rule; s = 0 adds nothing. */
+static double sum_of_powers(double first, double last, double power)
+{
+    double low = first > 0 ? first - 0.5 : 0.5;
+
+    return (pow(last + 0.5, power + 1) - pow(low, power + 1)) / (power + 1);
+}
+
+/* V averaged over the gradients of a round. */
+static double disagreement(const msdu__interval_state *state, uint32_t interval, uint32_t delay)
+{
+    double last = (double)interval + delay - 1;
+
+    if (last < 1) {
+        return 0;
+    }
+    return state->real[MSDU__REAL_DRIFT] * growth(state, 1) *
+           sum_of_powers(delay, last, state->real[MSDU__REAL_POWER]) / interval;
+}
+
+static double plain_harm(const msdu__drift *m)
+{
+    uint32_t steps = m->args->interval_steps > 2 ? m->args->interval_steps : 2;
+
+    return disagreement(m->state, steps, 0);
+}
+
+static void learn_peak(const msdu__drift *m, msdu__interval_state *state)
+{
+    double *peak = &state->real[MSDU__REAL_PEAK];
+    double harm = plain_harm(m);
+
+    if (state->count[MSDU__COUNT_CALIBRATED] < CALIBRATE_ROUNDS) {
+        state->count[MSDU__COUNT_CALIBRATED]++;
+        blend(peak, harm, 1.0 / (double)state->count[MSDU__COUNT_CALIBRATED]);
+    } else if (harm > *peak) {
+        blend(peak, harm, SMOOTH_PEAK);
+    }
 }
 
 /* How far the residual is from what the wire's table entry predicts. */
@@ -107,7 +131,7 @@ static void learn_scale(const msdu__drift *m, msdu__interval_state *state)
 
 /* The reference is the largest rate, not the first: a learning rate that warms up must not loosen
  * the cap. */
-void msdu__drift_learn_lr(const msdu__round_stats *stats, msdu__interval_state *state)
+static void learn_lr(const msdu__round_stats *stats, msdu__interval_state *state)
 {
     if (isfinite(stats->lr) && stats->lr > state->real[MSDU__REAL_LR]) {
         state->real[MSDU__REAL_LR] = stats->lr;
@@ -123,31 +147,35 @@ static void learn(msdu__drift *m, msdu__interval_state *state)
     if (m->stats.weight_sq > 0) {
         state->real[MSDU__REAL_WEIGHT] = m->stats.weight_sq;
     }
-    learn_link(m, state);
     learn_scale(m, state);
-    msdu__drift_learn_lr(&m->stats, state);
+    learn_lr(&m->stats, state);
     if (!m->stats.is_gradient) {
         learn_drift(m, state);
-    } else if (++state->count[MSDU__COUNT_SINCE] > FORGET_ROUNDS) {
-        state->real[MSDU__REAL_AT] = 0;
+        learn_peak(m, state);
     }
 }
 
-static double relative_cap(const msdu__drift *m)
+/* Where the trainer does not tell its learning rate, drift does: V goes as its square. */
+static double rate_now(const msdu__drift *m)
 {
     const double *real = m->state->real;
-    double limit = m->args->drift_limit > 0 ? m->args->drift_limit : MSDU__DRIFT_LIMIT;
     double lr = m->stats.lr;
-    double share = 1;
 
-    if (m->args->drift_exponent > 0 && isfinite(lr) && lr > 0) {
-        share = pow(lr / real[MSDU__REAL_LR], m->args->drift_exponent);
+    if (isfinite(lr) && lr > 0) {
+        return lr / real[MSDU__REAL_LR];
     }
-    if (real[MSDU__REAL_WEIGHT] > 0 || !msdu__drift_is_known(m)) {
-        return share * limit;
+    return real[MSDU__REAL_PEAK] > 0 ? fmin(sqrt(plain_harm(m) / real[MSDU__REAL_PEAK]), 1) : 1;
+}
+
+static double cap_now(const msdu__drift *m)
+{
+    bool is_absolute = m->args->drift_limit > 0 && m->state->real[MSDU__REAL_WEIGHT] > 0;
+
+    if (!msdu__drift_is_known(m)) {
+        return (double)INFINITY;
     }
-    /* Without weights there is no scale: the cap is the drift of the user's own interval. */
-    return share * real[MSDU__REAL_DRIFT] * growth(m->state, m->args->interval_steps);
+    return (is_absolute ? m->args->drift_limit : m->state->real[MSDU__REAL_PEAK]) *
+           pow(rate_now(m), fmax(m->args->drift_exponent, 0));
 }
 
 /* Energy of a contribution at h = 1. Gradients become parameter units through the learning rate. */
@@ -170,22 +198,28 @@ void msdu__drift_learn(const msdu__interval_args *args, const msdu__round_stats 
 {
     *drift_out = (msdu__drift){.args = args, .state = state, .stats = *stats};
     learn(drift_out, state);
-    drift_out->cap = relative_cap(drift_out);
+    drift_out->cap = cap_now(drift_out);
     drift_out->energy = first_energy(drift_out);
 }
 
-double msdu__drift_harm(const msdu__drift *drift, uint32_t interval, int wire)
-{
-    const double *real = drift->state->real;
-    double lost =
-        RESIDUAL_WEIGHT * real[MSDU__REAL_SCALE] * drift->args->wires[wire].residual_ratio;
+/* Before the first local round: units of the drift of one step, all of it noise. */
+static const msdu__interval_state unmeasured = {.real = {[MSDU__REAL_DRIFT] = 1,
+                                                         [MSDU__REAL_CONTRIBUTION] = 1,
+                                                         [MSDU__REAL_AT] = 1,
+                                                         [MSDU__REAL_POWER] = POWER_FIRST,
+                                                         [MSDU__REAL_SCALE] = 1}};
 
-    if (interval > 1) {
-        return growth(drift->state, interval) *
-               (real[MSDU__REAL_DRIFT] + lost * real[MSDU__REAL_CONTRIBUTION]);
+double msdu__drift_harm(const msdu__drift *drift, const msdu__choice *choice)
+{
+    const msdu__interval_state *state = msdu__drift_is_known(drift) ? drift->state : &unmeasured;
+    const double *real = state->real;
+    double lost =
+        RESIDUAL_WEIGHT * real[MSDU__REAL_SCALE] * drift->args->wires[choice->wire].residual_ratio;
+
+    if (choice->interval > 1) {
+        return disagreement(state, choice->interval, choice->delay_steps) +
+               lost * growth(state, choice->interval) * real[MSDU__REAL_CONTRIBUTION];
     }
-    if (drift->energy < 0) {
-        return drift->cap * lost / (1 + lost); /* no scale: below the cap, in order of width */
-    }
-    return lost > 0 ? lost * drift->energy : 0;
+    /* without a scale, no more than an order of width */
+    return drift->energy < 0 ? lost : lost * drift->energy;
 }

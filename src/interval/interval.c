@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interval: the list of policies, and the cost model and limits they share. Pure. */
+/* Interval: the list of policies, and the limits they share. Pure. */
 #include "interval.h"
 
 #include <math.h>
@@ -9,12 +9,7 @@
 #include "policies.h"
 
 /* Residual energy over energy of a contribution up to which trials saw no loss in local rounds. */
-#define FREE_RESIDUAL 0.1
-/* Most of a measured time that is taken for latency. Slices in flight overlap their latencies, so
- * messages x latency is an upper bound only; what is left makes a narrower wire worth a try, and
- * the round after it measures what it gained. */
-#define LATENCY_SHARE_MAX 0.75
-
+#define FREE_RESIDUAL      0.1
 #define POLICY_ENTRY(name) &msdu__policy_##name,
 static const msdu__policy *const policies[] = {MSDU__POLICIES(POLICY_ENTRY)};
 
@@ -50,34 +45,6 @@ uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous
 static double wire_bits(const msdu__interval_args *args, int wire)
 {
     return wire >= 0 && (uint32_t)wire < args->wire_count ? args->wires[wire].bits : 0;
-}
-
-double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
-                              int wire)
-{
-    double link = (double)stats->link_ns;
-    double latency = (double)stats->messages * (double)stats->latency_ns;
-    double fixed = fmin(latency, LATENCY_SHARE_MAX * link);
-    double bits = wire_bits(args, wire);
-    double measured = wire_bits(args, stats->wire);
-
-    if (bits <= 0 || measured <= 0) {
-        return link;
-    }
-    return fixed + (link - fixed) * bits / measured;
-}
-
-double msdu__interval_overhead(const msdu__interval_args *args, const msdu__round_stats *stats,
-                               uint32_t interval, int wire)
-{
-    double step = (double)stats->step_ns;
-    double steps = interval > 0 ? interval : 1;
-    bool is_late = args->delay_steps > 0 && interval > args->delay_steps;
-    double hidden = (is_late ? args->delay_steps : args->hide_share) * step;
-    double waited = fmax(msdu__interval_sync_ns(args, stats, wire) - hidden, 0);
-    double total = steps * step + waited;
-
-    return total > 0 ? waited / total : 0;
 }
 
 double msdu__interval_percent(double share)

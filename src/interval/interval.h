@@ -16,11 +16,6 @@
 
 #define MSDU__WIRES_MAX 8
 
-/* Default cap on harm: drift variance over squared weights, V / |w|^2 (its root is a distance).
- * Held at this value local steps stayed above the accuracy-against-bytes line of fixed intervals.
- */
-#define MSDU__DRIFT_LIMIT 3e-5
-
 /* A wire format as a policy sees it (filled from src/wire by the pipeline). */
 typedef struct msdu__interval_wire {
     const char *name;
@@ -44,32 +39,38 @@ typedef struct msdu__interval_args {
     double qsr_alpha;
     uint32_t plateau_patience;
     double plateau_threshold;
-    int fixed_wire;       /* index, or -1: the policy chooses (auto) */
-    int widest_wire;      /* index of float32 */
-    bool can_go_local;    /* false: no parameter pointers, h stays 1 (only the wire narrows) */
-    uint32_t delay_steps; /* tau: steps the mean of a longer local round may come late; 0: none */
-    double hide_share;    /* of a step, that hides the others: backward ~0.5, blocking 0 */
+    int fixed_wire;     /* index, or -1: the policy chooses (auto) */
+    int widest_wire;    /* index of float32 */
+    bool can_go_local;  /* false: no parameter pointers, h stays 1 (only the wire narrows) */
+    uint32_t delay_min; /* tau, steps the mean of a local round comes late: a policy may */
+    uint32_t delay_max; /* choose it between these, below h */
+    uint32_t fragments; /* parts of the model that follow each other over a late round */
+    double hide_share;  /* of a step, that hides a gradient round, until measured */
+    double hide_local;  /* likewise a local round that is not late */
     msdu__interval_wire wires[MSDU__WIRES_MAX];
     uint32_t wire_count;
 } msdu__interval_args;
 
 /* Reduced facts of the round that just ended. Norms are over all synchronized elements. */
 typedef struct msdu__round_stats {
-    uint64_t step;     /* steps done so far */
-    uint64_t round;    /* rounds done so far */
-    uint32_t interval; /* h of this round */
-    int wire;          /* format of this round */
+    uint64_t step;        /* steps done so far */
+    uint64_t round;       /* rounds done so far */
+    uint32_t interval;    /* h of this round */
+    int wire;             /* format of this round */
+    uint32_t delay_steps; /* steps after which its mean is applied */
     int32_t ranks;
-    bool is_gradient;     /* norms are of gradients (h = 1), not of pseudo-gradients */
-    double local_sq;      /* a: mean over ranks of |x_i|^2 */
-    double mean_sq;       /* b: |mean x_i|^2 */
-    double weight_sq;     /* |w|^2; 0 if not known */
-    double residual_sq;   /* mean over ranks of the error feedback's energy */
-    double lr;            /* 0 if not known */
-    double loss;          /* mean over ranks; NaN if not told */
-    uint64_t step_ns;     /* one step without waiting, largest over ranks, smoothed */
-    uint64_t link_ns;     /* time this round's slices kept the link busy, smallest over ranks */
-    uint64_t latency_ns;  /* time of an almost empty message */
+    bool is_gradient;    /* norms are of gradients (h = 1), not of pseudo-gradients */
+    double local_sq;     /* a: mean over ranks of |x_i|^2 */
+    double mean_sq;      /* b: |mean x_i|^2 */
+    double weight_sq;    /* |w|^2; 0 if not known */
+    double residual_sq;  /* mean over ranks of the error feedback's energy */
+    double lr;           /* 0 if not known */
+    double loss;         /* mean over ranks; NaN if not told */
+    uint64_t step_ns;    /* one step without waiting, largest over ranks, smoothed */
+    uint64_t link_ns;    /* time this round's slices kept the link busy, smallest over ranks */
+    uint64_t latency_ns; /* time of an almost empty message */
+    uint64_t wait_ns;    /* the owner's, since the message of the round before, smallest over ranks:
+                            the slowest rank waits for the network only */
     uint64_t round_bytes; /* bytes of this round per rank */
     uint64_t elements;    /* synchronized elements */
     uint32_t messages;    /* slices of a round */
@@ -77,12 +78,27 @@ typedef struct msdu__round_stats {
 
 /* A policy's memory: plain data, zeroed at first, saved with a checkpoint. */
 typedef struct msdu__interval_state {
-    double real[8];
-    uint64_t count[4];
+    double real[12];
+    uint64_t count[8]; /* see drift.h and waiting.h */
 } msdu__interval_state;
 
+/* What a policy chooses among. */
+typedef struct msdu__choice {
+    uint32_t interval;
+    uint32_t delay_steps;
+    int wire;
+} msdu__choice;
+
+/* What hides a synchronization; see waiting.h. */
+typedef struct msdu__hiding {
+    double gradient_share; /* of a step */
+    double local_share;
+    double late_ns; /* waited in a late round whatever the link does */
+} msdu__hiding;
+
 typedef struct msdu__decision {
-    uint32_t interval; /* h of the next round, 1 .. interval_max */
+    uint32_t interval;    /* h of the next round, 1 .. interval_max */
+    uint32_t delay_steps; /* preset; a policy may change it up to delay_max */
     int wire;
     char reason[96]; /* one line: the measurement and what follows from it */
 } msdu__decision;
@@ -103,8 +119,8 @@ uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous
 /* Predicted time of a synchronization in the given format, from this round's measurement. */
 double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
                               int wire);
-/* Predicted share of time waited at (h, wire): floor of design.md section 4. */
+/* Predicted share of time waited: floor of design.md section 4. */
 double msdu__interval_overhead(const msdu__interval_args *args, const msdu__round_stats *stats,
-                               uint32_t interval, int wire);
+                               const msdu__hiding *hiding, const msdu__choice *choice);
 
 #endif

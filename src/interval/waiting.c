@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a synchronization costs, and how much of it is waited for. Pure. */
+#include "waiting.h"
+
+#include <math.h>
+
+/* Most of a measured time that is taken for latency. Slices in flight overlap their latencies, so
+ * messages x latency is an upper bound only; what is left makes a narrower wire worth a try, and
+ * the round after it measures what it gained. */
+#define LATENCY_SHARE_MAX 0.75
+#define SMOOTH            0.15 /* weight of the newest round: what does not hide is a small difference */
+#define NOT_WAITED        0.002 /* of a step: no more than the calls themselves take */
+#define SURE_ROUNDS       3     /* measured before a very different one is doubted */
+#define SMOOTH_FASTER     0.5
+#define SHARE_STEP        0.25 /* of a step, that one round may tell */
+#define SHARE_MOST        4.0  /* bound of a learned share, either side */
+#define LINK_MOST         1e18 /* fits an integer time */
+
+/* What a round is, as far as waiting is concerned. */
+enum { KIND_GRADIENT = 1, KIND_LOCAL, KIND_LATE };
+
+/* --- model --- */
+
+static double wire_bits(const msdu__interval_args *args, int wire)
+{
+    return wire >= 0 && (uint32_t)wire < args->wire_count ? args->wires[wire].bits : 0;
+}
+
+double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
+                              int wire)
+{
+    double link = (double)stats->link_ns;
+    double latency = (double)stats->messages * (double)stats->latency_ns;
+    double fixed = fmin(latency, LATENCY_SHARE_MAX * link);
+    double bits = wire_bits(args, wire);
+    double measured = wire_bits(args, stats->wire);
+
+    if (bits <= 0 || measured <= 0) {
+        return link;
+    }
+    return fixed + (link - fixed) * bits / measured;
+}
+
+/* Steps a late round hides under: its fragments follow each other, each late by as much. */
+static double late_steps(const msdu__interval_args *args, const msdu__choice *choice)
+{
+    double fragments = args->fragments > 0 ? args->fragments : 1;
+
+    return fmin(fragments * choice->delay_steps, choice->interval);
+}
+
+static bool is_late(const msdu__choice *choice)
+{
+    return choice->delay_steps > 0 && choice->interval > choice->delay_steps;
+}
+
+double msdu__interval_overhead(const msdu__interval_args *args, const msdu__round_stats *stats,
+                               const msdu__hiding *hiding, const msdu__choice *choice)
+{
+    double step = (double)stats->step_ns;
+    double steps = choice->interval > 0 ? choice->interval : 1;
+    double waited = msdu__interval_sync_ns(args, stats, choice->wire);
+    double total = 0;
+
+    if (is_late(choice)) {
+        waited = fmax(waited - late_steps(args, choice) * step, 0) + hiding->late_ns;
+    } else {
+        bool is_gradient = stats->is_gradient && choice->interval == 1;
+
+        waited -= (is_gradient ? hiding->gradient_share : hiding->local_share) * step;
+    }
+    waited = fmax(waited, 0);
+    total = steps * step + waited;
+    return total > 0 ? waited / total : 0;
+}
+
+/* --- measurement --- */
+
+msdu__hiding msdu__waiting_hiding(const msdu__interval_args *args,
+                                  const msdu__interval_state *state)
+{
+    msdu__hiding hiding = {.gradient_share = args->hide_share, .local_share = args->hide_local};
+
+    if (state != NULL) {
+        hiding.gradient_share += state->real[MSDU__REAL_HID];
+        hiding.local_share += state->real[MSDU__REAL_HID_LOCAL];
+        hiding.late_ns = state->real[MSDU__REAL_WAITED_LATE];
+    }
+    return hiding;
+}
+
+/* A mean of all rounds at first, later of the newest ones. */
+static double weight_now(const msdu__interval_state *state, double least)
+{
+    return fmax(least, 1.0 / (double)state->count[MSDU__COUNT_MEASURED]);
+}
+
+/* No round may move a measure far: a hiccup is not the network. */
+static double innovation(const msdu__interval_state *state, double measured, double smooth,
+                         double most)
+{
+    bool is_sure = state->count[MSDU__COUNT_MEASURED] > SURE_ROUNDS;
+
+    return is_sure ? fmin(fmax(measured - smooth, -most), most) : measured - smooth;
+}
+
+static void learn_link(const msdu__interval_args *args, msdu__round_stats *stats,
+                       msdu__interval_state *state)
+{
+    double measured = msdu__interval_sync_ns(args, stats, args->widest_wire);
+    double *smooth = &state->real[MSDU__REAL_LINK];
+    /* a link that was fast once is fast: only delays make it look slower */
+    double weight = weight_now(state, measured < *smooth ? SMOOTH_FASTER : SMOOTH);
+
+    *smooth += weight * innovation(state, measured, *smooth, *smooth);
+    if (measured > 0) {
+        stats->link_ns = (uint64_t)fmin((double)stats->link_ns * (*smooth / measured), LINK_MOST);
+    }
+}
+
+/* How much of a step hid is only known where something was waited for; else it is a lower bound. */
+static void learn_share(const msdu__round_stats *stats, const msdu__interval_state *state,
+                        double sync_ns, double expected, double *beyond)
+{
+    double step = (double)stats->step_ns;
+    double waited = (double)stats->wait_ns;
+    double hid = (sync_ns - waited) / step - expected;
+
+    if (waited > NOT_WAITED * step || hid > *beyond) {
+        *beyond += weight_now(state, SMOOTH) * innovation(state, hid, *beyond, SHARE_STEP);
+        *beyond = fmin(fmax(*beyond, -SHARE_MOST), SHARE_MOST);
+    }
+}
+
+static void learn_late(const msdu__interval_args *args, const msdu__round_stats *stats,
+                       const msdu__choice *before, msdu__interval_state *state)
+{
+    double step = (double)stats->step_ns;
+    double sync = msdu__interval_sync_ns(args, stats, before->wire);
+    double beyond = (double)stats->wait_ns - fmax(sync - late_steps(args, before) * step, 0);
+    double *smooth = &state->real[MSDU__REAL_WAITED_LATE];
+
+    *smooth += weight_now(state, SMOOTH) * innovation(state, beyond, *smooth, SHARE_STEP * step);
+}
+
+/* The round before, as one count: kind, delay and wire. Its interval tells nothing about the wait
+ * at its end but for fragments, which fill theirs. */
+static uint64_t pack(const msdu__interval_args *args, const msdu__round_stats *stats)
+{
+    uint64_t kind = stats->is_gradient       ? KIND_GRADIENT
+                    : stats->delay_steps > 0 ? KIND_LATE
+                                             : KIND_LOCAL;
+    bool is_known = stats->wire >= 0 && (uint32_t)stats->wire < args->wire_count;
+
+    return is_known ? kind | (uint64_t)stats->wire << 8 | (uint64_t)stats->delay_steps << 16 : 0;
+}
+
+static void learn_hiding(const msdu__interval_args *args, const msdu__round_stats *stats,
+                         msdu__interval_state *state)
+{
+    uint64_t before = state->count[MSDU__COUNT_BEFORE];
+    msdu__choice choice = {.interval = stats->interval,
+                           .delay_steps = (uint32_t)(before >> 16),
+                           .wire = (int)(before >> 8 & 0xff)};
+    double sync = msdu__interval_sync_ns(args, stats, choice.wire);
+
+    if (before == 0 || stats->step_ns == 0) {
+        return;
+    }
+    switch (before & 0xff) {
+    case KIND_GRADIENT:
+        learn_share(stats, state, sync, args->hide_share, &state->real[MSDU__REAL_HID]);
+        break;
+    case KIND_LOCAL:
+        learn_share(stats, state, sync, args->hide_local, &state->real[MSDU__REAL_HID_LOCAL]);
+        break;
+    default:
+        learn_late(args, stats, &choice, state);
+    }
+}
+
+void msdu__waiting_learn(const msdu__interval_args *args, msdu__round_stats *stats,
+                         msdu__interval_state *state)
+{
+    if (stats->step <= 1) {
+        return; /* the first step makes connections and fills caches */
+    }
+    state->count[MSDU__COUNT_MEASURED]++;
+    learn_link(args, stats, state);
+    learn_hiding(args, stats, state);
+    state->count[MSDU__COUNT_BEFORE] = pack(args, stats);
+}

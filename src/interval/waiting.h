@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a synchronization costs, and how much of it is waited for: a model of what hides, corrected
+ * by what the owner really waited. Pure.
+ *
+ * A gradient round hides under the backward pass of its own step, a late round under whole steps
+ * of the next one, any other local round under what the trainer leaves it. How much of a step that
+ * is differs between trainers, so it is learned: the share of a step that hid, or the time waited
+ * beyond the model.
+ */
+#ifndef MSDU_WAITING_H
+#define MSDU_WAITING_H
+
+#include "interval.h"
+
+/* Slots of the state, behind those of drift.h. */
+enum {
+    MSDU__REAL_LINK = 8,    /* smoothed time of a synchronization in the widest format */
+    MSDU__REAL_HID,         /* share of a step that hides a gradient round, beyond hide_share */
+    MSDU__REAL_HID_LOCAL,   /* likewise a local round that is not late */
+    MSDU__REAL_WAITED_LATE, /* waited in a late round beyond the model, in ns */
+    MSDU__REALS_WAITING
+};
+enum {
+    MSDU__COUNT_BEFORE = 6, /* the round whose waiting the next message tells; 0: none */
+    MSDU__COUNT_MEASURED,   /* rounds measured */
+    MSDU__COUNTS_WAITING
+};
+
+/* Learn from a round, warm-up included; stats->link_ns becomes the smoothed one. */
+void msdu__waiting_learn(const msdu__interval_args *args, msdu__round_stats *stats,
+                         msdu__interval_state *state);
+/* What is known of hiding: hide_share where nothing was measured yet. state may be NULL. */
+msdu__hiding msdu__waiting_hiding(const msdu__interval_args *args,
+                                  const msdu__interval_state *state);
+
+#endif

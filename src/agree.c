@@ -85,7 +85,7 @@ uint64_t msdu__agree_hash(const msdu__pipeline *p, msdu_role role)
 static int describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
 {
     static const char *const types[] = {"float32", "float64", "float16", "bfloat16"};
-    static const char *const roles[] = {"model", "state", "buffer"};
+    static const char *const roles[] = {"model", "state", "buffer", "fixed"};
     const msdu__tensor *t = &p->tensors[id];
     return snprintf(
         line, LINE_BYTES, "tensor %u '%s' count %" PRIu64 " dtype %s role %s priority %d%s%s\n", id,
@@ -97,7 +97,8 @@ static int describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
 static int describe_value(const msdu__pipeline *p, uint32_t id, char *line)
 {
     const msdu__tensor *t = &p->tensors[id];
-    if (t->role != MSDU_ROLE_MODEL || t->parameter == NULL || p->settings.broadcast) {
+    bool is_compared = t->role == MSDU_ROLE_MODEL || t->role == MSDU_ROLE_FIXED;
+    if (!is_compared || t->parameter == NULL || p->settings.broadcast) {
         return 0;
     }
     uint64_t hash = hash_bytes(t->parameter, t->count * msdu__dtype_bytes(t->dtype));

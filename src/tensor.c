@@ -23,10 +23,9 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
     if (d->role == MSDU_ROLE_MODEL && d->parameter == NULL && d->gradient == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': needs parameter or gradient", d->name);
     }
-    bool is_plain = d->role == MSDU_ROLE_STATE || d->role == MSDU_ROLE_BUFFER;
+    bool is_plain = d->role >= MSDU_ROLE_STATE && d->role <= MSDU_ROLE_FIXED;
     if (d->role != MSDU_ROLE_MODEL && (!is_plain || d->parameter == NULL)) {
-        return msdu__fail(MSDU_ERR_INVALID,
-                          "tensor '%s': bad role %d, or state or buffer without parameter", d->name,
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': bad role %d, or no parameter", d->name,
                           d->role);
     }
     uintptr_t places = (uintptr_t)d->parameter | (uintptr_t)d->gradient;

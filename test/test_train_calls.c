@@ -147,7 +147,7 @@ START_TEST(bad_tensors_are_refused)
     bad[7].parameter = NULL;
     bad[8].role = MSDU_ROLE_BUFFER;
     bad[8].parameter = NULL;
-    bad[9].role = 3;
+    bad[9].role = 4;
     open_context("gradient");
     for (int i = 0; i < 10; i++) {
         expect(msdu_tensor_add(ctx, &bad[i], NULL), MSDU_ERR_INVALID, words[i]);

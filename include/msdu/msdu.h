@@ -98,6 +98,8 @@ typedef enum msdu_role {
      * `parameter` points at it. Averaged as it is (never narrowed, corrected or measured) at every
      * synchronization of parameters and at the end; else left alone */
     MSDU_ROLE_BUFFER = 2,
+    MSDU_ROLE_FIXED = 3, /* a frozen parameter, a table: `parameter` is compared or broadcast by
+                            msdu_start(), as bytes, and never exchanged */
 } msdu_role;
 
 /* Which memory of a tensor a call speaks of; bits, may be joined. */

@@ -93,8 +93,9 @@ def _parser() -> argparse.ArgumentParser:
         usage="python3 bench/lab [options] -- COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=__doc__,
-        epilog="Needs root and iproute2. Exit status: 77 where it cannot run, 124 at the timeout, "
-        "else\nthat of the first rank that failed.",
+        epilog="Needs iproute2, and root or a kernel that lets users make namespaces.\n"
+        "Exit status: 77 where it cannot run, 124 at the timeout, else that of the first rank "
+        "that failed.",
     )
     _add_network(parser)
     _add_run(parser)
@@ -208,8 +209,6 @@ def _work(options: argparse.Namespace) -> int:
 def _prepare(options: argparse.Namespace) -> None:
     """What can fail before anything is made: rights, programs, places to write; Unfit, OSError."""
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-    if os.geteuid() != 0:
-        raise network.Unfit("needs root, for network namespaces: sudo python3 bench/lab ...")
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise network.Unfit(f"needs the program {tool} (Debian: iproute2)")
@@ -238,8 +237,9 @@ def _isolated(options: argparse.Namespace) -> int:
     _prepare(options)
     try:
         return kernel.run_isolated(lambda: _guarded(lambda: _work(options)))
-    except PermissionError as error:
-        raise network.Unfit(f"namespaces are refused: {error}") from error
+    except OSError as error:
+        text = f"needs root, or the right to make namespaces ({error}): sudo python3 bench/lab ..."
+        raise network.Unfit(text) from error
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,9 +9,11 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>
 CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 MS_REC = 0x4000
@@ -96,6 +98,22 @@ def _inside(work: Callable[[], int], parent: int) -> int:
         sys.stderr.flush()
 
 
+def _leave_machine() -> None:
+    """Enter a new network namespace; children will be in a new process namespace; OSError.
+
+    Who is not root becomes root of a new user namespace, where the kernel lets users have one:
+    allowed everything in there, and outside nothing but what he was allowed before.
+    """
+    user, group = os.geteuid(), os.getegid()
+    if user == 0:
+        unshare(CLONE_NEWNET | CLONE_NEWPID)
+        return
+    unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWPID)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+
+
 def run_isolated(work: Callable[[], int]) -> int:
     """Run work() as the first process of new network and process namespaces.
 
@@ -104,7 +122,7 @@ def run_isolated(work: Callable[[], int]) -> int:
     network namespace with all its interfaces goes with the last process and descriptor. Nothing
     has a name outside. Returns the status of work(); OSError if namespaces are refused.
     """
-    unshare(CLONE_NEWNET | CLONE_NEWPID)
+    _leave_machine()
     alive, keep = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

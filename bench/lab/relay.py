@@ -33,8 +33,11 @@ def _packet_socket(device: str, protocol: int) -> socket.socket:
     """A raw socket of one device that receives frames of a protocol, 0 for none; OSError."""
     # Protocol 0 until it is bound: otherwise it would first receive from every device.
     packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-    packets.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-    packets.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
+    for force, name in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
+        try:
+            packets.setsockopt(socket.SOL_SOCKET, force, _BUFFER_BYTES)
+        except PermissionError:  # not the machine's root: as much as it grants
+            packets.setsockopt(socket.SOL_SOCKET, name, _BUFFER_BYTES)
     packets.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
     packets.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
     packets.setblocking(False)
@@ -49,7 +52,8 @@ class Relay:
         self._delay = delay_ms / 1e3
         self._ports = [_packet_socket(f"rank{rank}", _ETH_P_ALL) for rank in range(ranks)]
         self._bridge = _packet_socket("br0", 0)
-        self._waiting: collections.deque[tuple[float, bytes]] = collections.deque()
+        self._buffer = bytearray(_FRAME_BYTES_MAX)
+        self._waiting: collections.deque[tuple[float, bytearray]] = collections.deque()
 
     def run(self) -> None:
         """Carry frames until killed."""
@@ -65,7 +69,8 @@ class Relay:
         due = time.monotonic() + self._delay
         with contextlib.suppress(BlockingIOError):
             for _ in range(_READS_AT_ONCE):
-                self._waiting.append((due, port.recv(_FRAME_BYTES_MAX)))
+                count = port.recv_into(self._buffer)
+                self._waiting.append((due, self._buffer[:count]))
 
     def _send_due(self) -> None:
         now = time.monotonic()

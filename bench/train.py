@@ -18,7 +18,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from training import data, launch, models, rank  # noqa: E402
+from training import data, launch, models, rank
 
 
 def pairs(texts: list[str]) -> dict[str, str]:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 from . import data, record
@@ -81,57 +80,59 @@ def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _run(commands: list[tuple[list[str], dict[str, str]]], log: pathlib.Path, seconds: float
+def _said(work: pathlib.Path) -> str:
+    """The end of what each process said, as far as it said anything."""
+    texts = [file.read_text(encoding="utf-8", errors="replace").strip()
+             for file in sorted(work.glob("*log"))]
+    return "\n".join(text[-2000:] for text in texts if text)
+
+
+def _run(commands: list[tuple[list[str], dict[str, str]]], work: pathlib.Path, seconds: float
          ) -> None:
-    """Run commands at the same time, each with its environment; their output goes to log."""
+    """Run commands at the same time, each with its environment; their output goes to work/log."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        with log.open("wb") as output:
+        with (work / "log").open("wb") as output:
             for command, environment in commands:
                 processes.append(subprocess.Popen(
                     command, env=environment, stdout=output, stderr=output,
                     start_new_session=True))
             _wait(processes, seconds)
     except RunFailed as failure:
-        said = log.read_text(encoding="utf-8", errors="replace").strip()
-        raise RunFailed(f"{failure}\n{said[-3000:]}") from None
+        raise RunFailed(f"{failure}\n{_said(work)}") from None
     finally:
         _end(processes)
 
 
-def _on_loopback(options: Options, ranks: int, work: pathlib.Path, seconds: float
-                 ) -> record.Record:
-    """All ranks on this machine; rank 0's store picks its port and tells it by a file."""
-    from torch.distributed import TCPStore
+def _on_loopback(options: Options, ranks: int, work: pathlib.Path, seconds: float) -> None:
+    """All ranks on this machine, over loopback."""
+    import torch.distributed as dist
 
     # The launcher owns the store, so that its port is bound before any rank asks for it.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False)
     common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
               "GLOO_SOCKET_IFNAME": "lo"}
     command = _rank_command(options, work / "result.json")
     _run([(command, _environment({**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
-          for rank in range(ranks)], work / "log", seconds)
-    return {"bytes_source": "tcp", "interface_bytes_per_rank": None}
+          for rank in range(ranks)], work, seconds)
 
 
 def _in_lab(options: Options, ranks: int, rate: float, work: pathlib.Path, seconds: float
-            ) -> record.Record:
+            ) -> None:
     """Each rank in a network namespace of its own, its link shaped to rate Mbit/s (root)."""
-    counted = work / "lab.json"
-    command = [sys.executable, str(BENCH / "lab"), "--ranks", str(ranks), "--rate", f"{rate:g}",
-               "--json", str(counted), "--", *_rank_command(options, work / "result.json")]
-    _run([(command, _environment({}))], work / "log", seconds)
-    counts = json.loads(counted.read_text(encoding="utf-8"))
-    sent = [int(one["tx_bytes"]) for one in counts["ranks"]]
-    return {"bytes_source": "tcp", "interface_bytes_per_rank": max(sent)}
+    shape = ["--rate", f"{rate:g}mbit"] if rate > 0 else []
+    command = [sys.executable, str(BENCH / "lab"), "--ranks", str(ranks), *shape,
+               "--output-dir", str(work), "--", *_rank_command(options, work / "result.json")]
+    _run([(command, _environment({}))], work, seconds)
 
 
 def run(options: Options, ranks: int, rate: float, purpose: str = "run",
         seconds: float = 3600.0) -> record.Record:
     """One run and its record.
 
-    rate     Mbit/s of every rank's link; 0: loopback, not shaped
+    rate     Mbit/s of every rank's link; 0: loopback; -1: links of bench/lab, not shaped
     purpose  why: "accuracy", "search", "step", "whole" or "run"
     seconds  longest time it may take
     Raises RunFailed, data.MissingData.
@@ -141,10 +142,10 @@ def run(options: Options, ranks: int, rate: float, purpose: str = "run",
     machine = record.machine()
     with tempfile.TemporaryDirectory(prefix="msdu-train-") as folder:
         work = pathlib.Path(folder)
-        start: Callable[[], record.Record] = (
-            (lambda: _in_lab(options, ranks, rate, work, seconds)) if rate else
-            (lambda: _on_loopback(options, ranks, work, seconds)))
-        counts = start()
+        if rate:
+            _in_lab(options, ranks, rate, work, seconds)
+        else:
+            _on_loopback(options, ranks, work, seconds)
         result = json.loads((work / "result.json").read_text(encoding="utf-8"))
     return {"version": record.VERSION, **identity_of(options, ranks, rate, purpose),
-            "threads": options.threads, **result, **counts, **machine, "started": started}
+            "threads": options.threads, **result, **machine, "started": started}

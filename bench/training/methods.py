@@ -21,8 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+)
 from torch.distributed.algorithms.model_averaging import averagers, hierarchical_model_averager
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -193,7 +196,8 @@ class DilocoTorchft(Method):
         where = [f"http://{address}:{self.lighthouse.address().rsplit(':', 1)[1]}"
                  if self.lighthouse else ""]
         dist.broadcast_object_list(where, src=0)
-        self.store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        self.store = dist.TCPStore(  # type: ignore[attr-defined]
+            address, 0, is_master=True, wait_for_workers=False)
         patience = datetime.timedelta(minutes=5)
         self.manager = Manager(
             pg=ProcessGroupGloo(timeout=patience), load_state_dict=None, state_dict=None,
@@ -228,14 +232,25 @@ class Ours(Method):
         settings, job.settings = job.settings, {}
         self.attachment = msdu.attach(job.model, job.optimizer, **settings)
 
+    def settle(self) -> None:
+        self.attachment.wait()
+
     def finish(self) -> None:
         self.attachment.finish()
+        self.summary = self.attachment.summary()
+        self.rows = self.attachment.rows()
+        self.attachment.close()
 
     def facts(self) -> dict[str, Any]:
-        summary = self.attachment.summary()
+        """Counters of rank 0, and where interval and wire changed."""
         names = ("rounds", "bytes_sent", "bytes_plain", "wait_ns", "elapsed_ns",
                  "interval_steps", "wire", "domain", "drift", "divergence", "reason")
-        return {f"msdu_{name}": getattr(summary, name) for name in names}
+        changes = [row for before, row in zip([None, *self.rows], self.rows) if before is None or
+                   (before.interval_steps, before.wire_bits) != (row.interval_steps, row.wire_bits)]
+        return {f"msdu_{name}": getattr(self.summary, name) for name in names} | {
+            "msdu_change_step": [row.step for row in changes],
+            "msdu_change_interval": [row.interval_steps for row in changes],
+            "msdu_change_bits": [row.wire_bits for row in changes]}
 
 
 def own_address() -> str:

@@ -21,14 +21,15 @@ class SmallCnn(nn.Module):
         super().__init__()
         widths = (3, width, 2 * width, 4 * width)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths, widths[1:]))
+            nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths[:-1], widths[1:]))
         self.head = nn.Linear(widths[-1] * 16, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, 3, 32, 32) to (n, classes)."""
         for convolution in self.convolutions:
             x = functional.max_pool2d(functional.relu(convolution(x)), 2)
-        return self.head(x.flatten(1))
+        y: Tensor = self.head(x.flatten(1))
+        return y
 
 
 class Block(nn.Module):
@@ -71,7 +72,8 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, 3, 32, 32) to (n, classes)."""
         x = self.blocks(functional.relu(self.stem_norm(self.stem(x))))
-        return self.head(x.mean((2, 3)))
+        y: Tensor = self.head(x.mean((2, 3)))
+        return y
 
 
 class WideVgg(nn.Module):
@@ -85,7 +87,7 @@ class WideVgg(nn.Module):
         super().__init__()
         widths = (3, width, 2 * width, 4 * width)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths, widths[1:]))
+            nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths[:-1], widths[1:]))
         self.first = nn.Linear(widths[-1] * 16, hidden)
         self.second = nn.Linear(hidden, hidden)
         self.head = nn.Linear(hidden, classes)
@@ -98,7 +100,8 @@ class WideVgg(nn.Module):
         x = x.flatten(1)
         for layer in (self.first, self.second):
             x = functional.dropout(functional.relu(layer(x)), self.dropout, self.training)
-        return self.head(x)
+        y: Tensor = self.head(x)
+        return y
 
 
 class Layer(nn.Module):
@@ -119,7 +122,8 @@ class Layer(nn.Module):
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(count, length, width))
-        return x + self.shrink(functional.gelu(self.grow(self.mix_norm(x))))
+        y: Tensor = self.shrink(functional.gelu(self.grow(self.mix_norm(x))))
+        return x + y
 
 
 class CharacterGpt(nn.Module):
@@ -142,7 +146,8 @@ class CharacterGpt(nn.Module):
         x = self.characters(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
         for layer in self.layers:
             x = layer(x)
-        return self.head(self.norm(x))
+        y: Tensor = self.head(self.norm(x))
+        return y
 
 
 @dataclasses.dataclass(frozen=True)

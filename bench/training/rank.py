@@ -52,7 +52,8 @@ class Progress:
 
     step: int = 0
     train_s: float = 0.0
-    sent: int = 0
+    sent: int = 0  # over TCP
+    link_sent: int = 0  # by the rank's own interface, where it has one
     step_s: list[float] = dataclasses.field(default_factory=list)
     losses: list[float] = dataclasses.field(default_factory=list)
     points: list[dict[str, float]] = dataclasses.field(default_factory=list)
@@ -115,8 +116,7 @@ class Run:
     def train(self) -> None:
         """All epochs, or as many steps as asked for."""
         dist.barrier()
-        self._mark = time.perf_counter()
-        self._sent = sockets.bytes_sent()
+        self._start_counting()
         for epoch in range(self.options.epochs):
             for x, y in data.training_batches(self.dataset, self.shards, epoch):
                 self._step(x.to(self.device), y.to(self.device))
@@ -147,11 +147,16 @@ class Run:
         self.progress.train_s += time.perf_counter() - self._mark
         dist.barrier()
         self.progress.sent += sockets.bytes_sent() - self._sent
+        self.progress.link_sent += (sockets.interface_bytes_sent() or 0) - self._link_sent
+
+    def _start_counting(self) -> None:
+        self._sent = sockets.bytes_sent()
+        self._link_sent = sockets.interface_bytes_sent() or 0
+        self._mark = time.perf_counter()
 
     def _resume(self) -> None:
         dist.barrier()
-        self._sent = sockets.bytes_sent()
-        self._mark = time.perf_counter()
+        self._start_counting()
 
     def _end(self) -> None:
         self.method.finish()
@@ -182,7 +187,8 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """Fields of the record that only the ranks know; the same on all."""
-        own = {"sent": self.progress.sent, "train_s": self.progress.train_s,
+        own = {"sent": self.progress.sent, "link": self.progress.link_sent,
+               "train_s": self.progress.train_s,
                "step_s": sorted(self.progress.step_s)[len(self.progress.step_s) // 2]}
         everyone: list[Any] = [None] * self.ranks
         dist.all_gather_object(everyone, own)
@@ -197,6 +203,8 @@ class Run:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "bytes_per_rank": max(one["sent"] for one in everyone),
             "bytes_total": sum(one["sent"] for one in everyone),
+            "interface_bytes_per_rank": max(one["link"] for one in everyone)
+            if sockets.interface_bytes_sent() is not None else None,
             "wall_s": max(one["train_s"] for one in everyone),
             "step_median_s": max(one["step_s"] for one in everyone),
             "final_train_loss": sum(self.progress.losses[-50:]) / len(

@@ -23,7 +23,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "final_train_loss": (float,), "eval_samples": (list,), "eval_loss": (list,),
     "eval_accuracy": (list,), "eval_train_loss": (list,), "eval_bytes": (list,),
     "eval_seconds": (list,), "bytes_per_rank": (int,), "bytes_total": (int,),
-    "bytes_source": (str,), "interface_bytes_per_rank": (int, type(None)), "wall_s": (float,),
+    "interface_bytes_per_rank": (int, type(None)), "wall_s": (float,),
     "step_median_s": (float,), "device": (str,), "threads": (int,), "cores": (int,),
     "load_before": (float,), "processor": (str,), "torch": (str,), "commit": (str,),
     "started": (str,), "key": (str,),
@@ -53,8 +53,8 @@ def problems(record: Record) -> list[str]:
     if len(lengths) > 1:
         found.append("evaluation lists differ in length")
     for name, value in record.items():
-        if isinstance(value, dict) or isinstance(value, list) and any(
-                isinstance(one, (dict, list)) for one in value):
+        if isinstance(value, dict) or (isinstance(value, list) and any(
+                isinstance(one, (dict, list)) for one in value)):
             found.append(f"{name} is nested")
     return found
 

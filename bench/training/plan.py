@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which runs make up the comparison, in order of importance. Pure: records in, next runs out.
+
+Parts, for each model:
+
+  search    each family of methods over a grid of learning rates (DiLoCo: outer settings too), one
+            seed that the results do not use; the best is taken for every method of the family
+  accuracy  full runs without shaping, several seeds; bytes are counted here as well
+  pace      what a step takes to compute, from which the links' rates follow
+  step      short runs on shaped links: seconds for a step of every method
+  whole     full runs on shaped links: ours with its defaults (it adapts to the link, so that its
+            accuracy must be measured there), and one run of every method to check the product
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from . import models
+from .record import Record
+
+RATIOS = (4.0, 1.0, 16.0, 0.25)  # communication over computation of DDP, most telling first
+SEARCH_SEED = 0
+SEEDS = (1, 2, 3)
+RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.1, 0.025),
+         "gpt": (2e-3, 4e-3, 1e-3)}
+OUTER = (("0.7", "0.6"), ("0.7", "0.9"), ("1.0", "0.5"))  # DiLoCo: learning rate and momentum
+PERIODS = (1, 2, 4, 8, 16, 32)
+FRONTIER = tuple((h, wire) for wire in ("int4", "float32", "ternary") for h in (1, 2, 4, 8, 16))
+SHORT_FRONTIER = ((1, "int4"), (2, "int4"), (4, "ternary"), (8, "ternary"))
+STEPS = {"pace": 64, "step": 64}  # a multiple of every period above
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """One run; None is the model's default."""
+
+    part: str
+    model: str
+    method: str
+    seed: int
+    lr: float
+    settings: tuple[tuple[str, str], ...] = ()
+    ratio: float | None = None  # of a shaped run
+    dataset: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Methods that share what one of them found in the search."""
+
+    representative: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+FAMILIES = {
+    "ddp": Family("ddp"),
+    "powersgd": Family("powersgd", (("rank", "4"),)),
+    "local": Family("local-8"),
+    "postlocal": Family("postlocal", (("period", "8"),)),
+    "diloco": Family("diloco", (("outer_lr", "0.7"), ("outer_momentum", "0.6"),
+                                ("period", "16"))),
+    "ours": Family("ours-h4-int4"),
+}
+
+
+def family_of(method: str) -> str:
+    """Name of the family that a method belongs to."""
+    for start, family in (("ddp", "ddp"), ("none", "ddp"), ("powersgd", "powersgd"),
+                          ("postlocal", "postlocal"), ("hierarchical", "postlocal"),
+                          ("local", "local"), ("diloco", "diloco"), ("ours", "ours")):
+        if method.startswith(start):
+            return family
+    raise ValueError(f"method {method!r} belongs to no family")
+
+
+def text_of(settings: tuple[tuple[str, str], ...]) -> str:
+    """Settings as a record has them."""
+    return " ".join(f"{name}={value}" for name, value in sorted(settings))
+
+
+def pairs_of(text: str) -> tuple[tuple[str, str], ...]:
+    """The other way round."""
+    parts = (one.partition("=") for one in text.split())
+    return tuple((name, value) for name, _, value in parts)
+
+
+def is_better(metric: str, a: float, b: float) -> bool:
+    """Is a better than b? NaN is worst."""
+    if math.isnan(a) or math.isnan(b):
+        return not math.isnan(a)
+    return a < b if metric == "loss" else a > b
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """Outcome of a family's search so far."""
+
+    lr: float
+    settings: tuple[tuple[str, str], ...]
+
+
+def best_of(records: list[Record], model: str, family: str, dataset: str) -> Best:
+    """What the search found; before it has run: what DDP found, or the model's default."""
+    found: Record | None = None
+    for one in records:
+        if (one["purpose"], one["model"], one["dataset"]) != ("search", model, dataset):
+            continue
+        if family_of(one["method"]) != family or one["final"] is None:
+            continue
+        if found is None or is_better(one["metric"], one["final"], found["final"]):
+            found = one
+    if found is not None:
+        return Best(found["lr"], pairs_of(found["settings"]))
+    if family != "ddp":
+        return Best(best_of(records, model, "ddp", dataset).lr, FAMILIES[family].settings)
+    return Best(models.KINDS[model].lr, ())
+
+
+def search(records: list[Record], model: str, family: str, dataset: str) -> Iterator[Planned]:
+    """Learning rates of a family; for DiLoCo then the outer settings at the best of them."""
+    one = FAMILIES[family]
+    for lr in RATES[model]:
+        yield Planned("search", model, one.representative, SEARCH_SEED, lr, one.settings,
+                      dataset=dataset)
+    if family == "diloco":
+        lr = best_of(records, model, family, dataset).lr
+        for outer_lr, momentum in OUTER:
+            settings = {**dict(one.settings), "outer_lr": outer_lr, "outer_momentum": momentum}
+            yield Planned("search", model, one.representative, SEARCH_SEED, lr,
+                          tuple(sorted(settings.items())), dataset=dataset)
+
+
+def _tuned(records: list[Record], part: str, model: str, method: str, seed: int, dataset: str,
+           ratio: float | None = None) -> Planned:
+    """A run with what its family's search found."""
+    family = family_of(method)
+    best = best_of(records, model, family, dataset)
+    settings = () if method.startswith(("ours", "local", "none", "ddp")) else best.settings
+    if method == "hierarchical":
+        settings = (("inner", "4"), ("outer", "8"))
+    if part == "step" and method in ("postlocal", "hierarchical"):
+        settings = tuple(sorted({**dict(settings), "warmup": "0"}.items()))
+    if part == "step" and method == "powersgd":
+        settings = tuple(sorted({**dict(settings), "start": "2"}.items()))
+    if part == "step" and method.startswith("ours"):
+        settings = (("warmup_steps", "0"),)
+    return Planned(part, model, method, seed, best.lr, settings, ratio, dataset)
+
+
+def peers(model: str) -> tuple[str, ...]:
+    """What ours is compared with in accuracy and time, DDP first."""
+    del model
+    return ("ddp", "postlocal", "diloco", "powersgd", "ddp-fp16", "local-8", "hierarchical")
+
+
+def frontier(model: str) -> tuple[str, ...]:
+    """Fixed pairs of interval and wire."""
+    pairs = FRONTIER if model == "cnn" else SHORT_FRONTIER
+    return tuple(f"ours-h{h}-{wire}" for h, wire in pairs)
+
+
+def accuracy(records: list[Record], model: str, dataset: str, seeds: tuple[int, ...],
+             methods: tuple[str, ...]) -> Iterator[Planned]:
+    """Full runs without shaping, first seeds first."""
+    for seed in seeds:
+        for method in methods:
+            yield _tuned(records, "accuracy", model, method, seed, dataset)
+
+
+def shaped(records: list[Record], model: str, dataset: str) -> Iterator[Planned]:
+    """Step times and whole runs on shaped links."""
+    yield _tuned(records, "pace", model, "none", SEARCH_SEED, dataset)
+    for ratio in RATIOS:
+        for method in ("none", *peers(model), "local-32", "ours-h4-int4"):
+            yield _tuned(records, "step", model, method, SEARCH_SEED, dataset, ratio)
+        yield _tuned(records, "whole", model, "ours", 1, dataset, ratio)
+    for method in peers(model):
+        yield _tuned(records, "whole", model, method, 1, dataset, RATIOS[0])
+    for seed in SEEDS[1:]:
+        for ratio in RATIOS:
+            yield _tuned(records, "whole", model, "ours", seed, dataset, ratio)
+
+
+def stages(records: list[Record], model: str, dataset: str) -> list[Iterator[Planned]]:
+    """All runs of a model in order of importance. Later ones depend on the records of earlier
+    ones, so ask again after each run and take the first that has no record."""
+    def first() -> Iterator[Planned]:
+        yield from search(records, model, "ddp", dataset)
+        yield from accuracy(records, model, dataset, SEEDS, ("ddp",))
+        yield from search(records, model, "ours", dataset)
+        yield from accuracy(records, model, dataset, SEEDS[:1], frontier(model))
+
+    def second() -> Iterator[Planned]:
+        for family in ("postlocal", "diloco", "powersgd", "local"):
+            yield from search(records, model, family, dataset)
+        yield from accuracy(records, model, dataset, SEEDS[:1], peers(model)[1:])
+
+    def fourth() -> Iterator[Planned]:
+        local = tuple(f"local-{h}" for h in PERIODS)
+        yield from accuracy(records, model, dataset, SEEDS[:1], local)
+        yield from accuracy(records, model, dataset, SEEDS[1:], frontier(model))
+        yield from accuracy(records, model, dataset, SEEDS[1:], peers(model)[1:])
+        yield from accuracy(records, model, dataset, SEEDS[1:], local)
+
+    return [first(), second(), shaped(records, model, dataset), fourth()]
+
+
+def everything(records: list[Record], wanted: list[tuple[str, str]]) -> Iterator[Planned]:
+    """All runs of several (model, dataset); the first of them is one stage ahead of the rest."""
+    parts = [stages(records, model, dataset) for model, dataset in wanted]
+    for i in range(len(parts[0]) + 1):
+        if i < len(parts[0]):
+            yield from parts[0][i]
+        for others in parts[1:] if i else ():
+            yield from others[i - 1]

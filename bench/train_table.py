@@ -94,9 +94,9 @@ def options_of(arguments: argparse.Namespace, one: plan.Planned) -> rank.Options
     return train.options_of(train.parser().parse_args(words), one.seed)
 
 
-def to_do(arguments: argparse.Namespace, out: pathlib.Path) -> Iterator[Run]:
+def to_do(arguments: argparse.Namespace, kept: pathlib.Path) -> Iterator[Run]:
     """Runs that have no record yet, as far as they are known already."""
-    records = record.load_all(out)
+    records = record.load_all(kept)
     done = {one["key"] for one in records}
     parts, starts = arguments.parts.split(","), tuple(arguments.methods.split(","))
     for one in plan.everything(records, wanted_models(arguments.models)):
@@ -107,7 +107,7 @@ def to_do(arguments: argparse.Namespace, out: pathlib.Path) -> Iterator[Run]:
             continue
         options = options_of(arguments, one)
         key = launch.identity_of(options, arguments.ranks, rate, one.part)["key"]
-        failed = (out / f"{key}.failed").exists() and not arguments.retry
+        failed = (kept / f"{key}.failed").exists() and not arguments.retry
         if key not in done and not failed:
             done.add(key)
             yield one, options, rate, key
@@ -118,19 +118,19 @@ def say(text: str) -> None:
     print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
-def make(run: Run, ranks: int, out: pathlib.Path) -> None:
+def make(run: Run, ranks: int, kept: pathlib.Path) -> None:
     """One run: its record, or a file that says why there is none."""
     one, options, rate, key = run
     say(f"{one.part} {one.model} {one.method} seed {one.seed} lr {one.lr:g} "
         f"{plan.text_of(one.settings)} rate {rate:g}")
-    failed = out / f"{key}.failed"
+    failed = kept / f"{key}.failed"
     try:
         made = launch.run(options, ranks, rate, one.part)
     except launch.RunFailed as error:
         failed.write_text(f"{one.part} {one.model} {one.method}\n{error}\n", encoding="utf-8")
         say(f"  failed: {str(error).splitlines()[-1]}")
         return
-    record.save({**made, "ratio": one.ratio}, out)
+    record.save({**made, "ratio": one.ratio}, kept)
     failed.unlink(missing_ok=True)
     final = "" if made["final"] is None else f"{made['metric']} {made['final']:.3f}, "
     say(f"  {final}{made['bytes_per_rank'] / 1e6:.1f} MB a rank, {made['wall_s']:.1f} s, "
@@ -142,22 +142,23 @@ def main() -> int:
     made = parser()
     arguments = made.parse_args()
     out = pathlib.Path(arguments.out)
-    out.mkdir(parents=True, exist_ok=True)
+    kept = out / "records"
+    kept.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that ranks are ended as well
     begun = time.monotonic()
     try:
         if arguments.list:
-            for one, _, rate, key in to_do(arguments, out):
+            for one, _, rate, key in to_do(arguments, kept):
                 print(key, one.part, one.model, one.method, one.seed, one.lr,
                       plan.text_of(one.settings), f"{rate:g}")
             return 0
         while not arguments.report:
-            run = next(to_do(arguments, out), None)
+            run = next(to_do(arguments, kept), None)
             minutes = (time.monotonic() - begun) / 60
             if run is None or (arguments.budget is not None and minutes >= arguments.budget):
                 break
-            make(run, arguments.ranks, out)
-        report.write(record.load_all(out), out)
+            make(run, arguments.ranks, kept)
+        report.write(record.load_all(kept), kept, out)
     except (data.MissingData, ValueError) as error:
         made.error(str(error))
     return 0

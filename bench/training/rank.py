@@ -212,11 +212,18 @@ class Run:
             **self.method.facts()}
 
 
+def train_once(options: Options) -> dict[str, Any]:
+    """A whole run over the default group; what it holds of the group is released on return."""
+    run = Run(options)
+    run.train()
+    return run.result()
+
+
 def main(options: Options, result_file: str) -> None:
     """Body of a rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which."""
     torch.set_num_threads(options.threads)
     dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=10))
-    result = _train(options)
+    result = train_once(options)
     if dist.get_rank() == 0:
         part = f"{result_file}.{os.getpid()}"
         with open(part, "w", encoding="utf-8") as file:
@@ -225,10 +232,3 @@ def main(options: Options, result_file: str) -> None:
     gc.collect()  # DDP's reducer must be gone before the group it uses, or the exit may hang
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _train(options: Options) -> dict[str, Any]:
-    """A whole run; what it holds of the group is released on return."""
-    run = Run(options)
-    run.train()
-    return run.result()

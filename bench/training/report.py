@@ -1,12 +1,187 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of the comparison."""
+"""Tables of the comparison in Markdown, from records; draw.py makes the figures."""
 from __future__ import annotations
 
+import math
 import pathlib
+from collections.abc import Iterable, Sequence
 
+from . import outcome
+from .outcome import Outcome, Pace, Problem
 from .record import Record
 
+NOTES = """\
+Accuracy and bytes come from runs on links that are not shaped, step times from short runs on
+shaped links of `bench/lab`; the time of a training is their product, unless a table says *whole
+run*. All ranks compute on the cores named above and take turns there, so computing is slower than
+on machines of their own, by the same factor for every method. `fewer` is how many times fewer
+bytes than a float32 allreduce in every step (2 (N - 1) / N times 4 bytes for each parameter). Bytes
+are counted by the kernel on each rank's TCP connections and have all protocol of the method in
+them. `+-` is the standard deviation over seeds. The search used a seed of its own.
+"""
 
-def write(records: list[Record], out: pathlib.Path) -> None:
-    """Later."""
-    del records, out
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others numbers."""
+    lines = ["| " + " | ".join(head) + " |",
+             "| --- |" + " ---: |" * (len(head) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float | None, digits: int = 2, none: str = "") -> str:
+    """A number as text; `none` where there is none."""
+    return none if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _with_spread(one: Outcome, digits: int) -> str:
+    spread = number(one.spread, digits)
+    return number(one.mean, digits) + (f" +- {spread}" if spread else "")
+
+
+def accuracy_table(found: list[Outcome], problem: Problem) -> str:
+    """Every method's result at equal samples."""
+    digits = 3 if problem.metric == "loss" else 2
+    ddp = outcome.reference(found)
+    rows = [(one.label, f"{one.lr:g}", str(len(one.finals)), _with_spread(one, digits),
+             number(one.mean - ddp.mean, digits) if ddp else "",
+             number(one.bytes_per_rank / 1e6, 1), number(one.fewer, 1)) for one in found]
+    metric = "validation loss" if problem.metric == "loss" else "test accuracy %"
+    return table(("method", "lr", "seeds", metric, "to DDP", "MB a rank", "fewer"), rows)
+
+
+def time_table(found: list[Outcome], problem: Problem, pace: Pace) -> str:
+    """Times of all methods on links of one rate."""
+    ddp = outcome.reference(found)
+    if ddp is None:
+        return ""
+    goal = outcome.target(ddp, problem.metric)
+    plain = pace.whole("ddp", ddp.steps)
+    rows = []
+    for one in found:
+        whole = pace.whole(one.method, one.steps)
+        if whole is None or plain is None:
+            continue
+        samples = outcome.reached_at(one.curve, goal, problem.metric)
+        part = None if samples is None else whole * samples / one.curve[-1][0]
+        rows.append((one.label, number(pace.step_s[one.method] * 1e3, 1),
+                     number(_percent(pace.waited(one.method)), 1), number(whole, 0),
+                     number(plain / whole, 2),
+                     number(part, 0, "not reached"),
+                     number(None if part is None else plain / part, 2)))
+    head = ("method", "ms a step", "not computing %", "s for all samples", "times DDP",
+            "s to DDP's result", "times DDP")
+    return table(head, rows) if rows else ""
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _course(one: Record) -> str:
+    """Interval and bits over the run, as ours chose them: "1x32 2x4@40 ..." (step after @)."""
+    steps = one.get("msdu_change_step", [])
+    parts = [f"{h}x{bits:g}@{step}" for step, h, bits in zip(
+        steps, one["msdu_change_interval"], one["msdu_change_bits"])] if steps else []
+    return " ".join(parts if len(parts) <= 6 else [*parts[:3], "...", *parts[-2:]])
+
+
+def whole_table(records: list[Record], found: list[Outcome], problem: Problem,
+                paces: list[Pace]) -> str:
+    """Whole runs on shaped links: what was measured, beside the product."""
+    ddp = outcome.reference(found)
+    rows = []
+    for one in records:
+        if one["purpose"] != "whole" or outcome.problem_of(one) != problem:
+            continue
+        pace = next((p for p in paces if p.rate_mbit == one["rate_mbit"]), None)
+        product = pace.whole(one["method"], one["steps"]) if pace else None
+        plain = pace.whole("ddp", one["steps"]) if pace else None
+        computing = pace.step_s.get("none") if pace else None
+        goal = outcome.target(ddp, problem.metric) if ddp else None
+        seconds = outcome.reached_at(zip(one["eval_seconds"], one[f"eval_{problem.metric}"]),
+                                     goal, problem.metric) if goal is not None else None
+        waited = one["msdu_wait_ns"] / one["msdu_elapsed_ns"] if "msdu_wait_ns" in one else None
+        rows.append((
+            f"{one['method']} {one['settings']}".strip(), f"{one['ratio']:g}", str(one["seed"]),
+            number(one["final"], 3 if problem.metric == "loss" else 2),
+            number(outcome.plain_bytes(one) / one["bytes_per_rank"], 1),
+            number((one["interface_bytes_per_rank"] or 0) / 1e6, 1),
+            number(one["wall_s"], 1), number(product, 1),
+            number(100 * (one["wall_s"] / product - 1) if product else None, 1),
+            number(100 * max(0.0, 1 - computing * one["steps"] / one["wall_s"])
+                   if computing else None, 1),
+            number(_percent(waited), 1), number(plain / one["wall_s"] if plain else None, 2),
+            number(plain / seconds if plain and seconds else None, 2, "not reached"),
+            _course(one)))
+    head = ("whole run", "ratio", "seed", problem.metric, "fewer", "MB on the link", "s",
+            "product s", "off %", "not computing %", "waited %", "times DDP",
+            "to DDP's result: times DDP", "interval x bits @ step")
+    return table(head, rows) if rows else ""
+
+
+def search_table(records: list[Record], problem: Problem) -> str:
+    """All runs of the search."""
+    digits = 3 if problem.metric == "loss" else 2
+    rows = [(f"{one['method']} {one['settings']}".strip(), f"{one['lr']:g}",
+             number(one["final"], digits)) for one in records
+            if one["purpose"] == "search" and outcome.problem_of(one) == problem]
+    return table(("search", "lr", problem.metric), sorted(rows)) if rows else ""
+
+
+def _machines(records: list[Record]) -> str:
+    """Where all this was measured."""
+    places = sorted({(one["processor"], one["cores"], one["device"], one["torch"])
+                     for one in records})
+    commits = sorted({one["commit"] for one in records})
+    loads = [one["load_before"] for one in records]
+    lines = [f"Machine: {name}, {cores} cores, device {device}, torch {torch}."
+             for name, cores, device, torch in places]
+    lines.append(f"Commits: {', '.join(commits)}. Load when a run began: "
+                 f"{min(loads):.1f} to {max(loads):.1f}.")
+    return "\n".join(lines) + "\n"
+
+
+def _failures(out: pathlib.Path) -> str:
+    """What could not run, with the reason's last line."""
+    rows = []
+    for file in sorted(out.glob("*.failed")):
+        lines = file.read_text(encoding="utf-8").strip().splitlines()
+        rows.append((lines[0], lines[-1].replace("|", "/")[:160]))
+    return table(("not run", "reason"), rows) if rows else ""
+
+
+def section(records: list[Record], problem: Problem) -> str:
+    """All tables of one problem."""
+    found = outcome.outcomes(records, problem)
+    paces = outcome.paces(records, problem)
+    parts = [f"## {problem.model} on {problem.dataset}\n",
+             f"{problem.parameters:,} parameters, {problem.ranks} ranks of batch {problem.batch}, "
+             f"{problem.epochs} epochs of {problem.samples_per_epoch:,} samples, "
+             f"{problem.optimizer}.\n", accuracy_table(found, problem)]
+    for pace in paces:
+        made = time_table(found, problem, pace)
+        if made:
+            parts += [f"### Communication / computation {pace.ratio:g}: "
+                      f"{pace.rate_mbit:g} Mbit/s\n", made]
+    parts += [whole_table(records, found, problem, paces), search_table(records, problem)]
+    return "\n".join(part for part in parts if part)
+
+
+def write(records: list[Record], kept: pathlib.Path, out: pathlib.Path) -> None:
+    """Write out/table.md, and figures where matplotlib is there.
+
+    kept  folder of the records, where reasons of failures lie as well
+    """
+    if not records:
+        return
+    parts = ["# Training comparison\n", _machines(records), NOTES,
+             *(section(records, problem) for problem in outcome.problems_of(records)),
+             _failures(kept)]
+    (out / "table.md").write_text("\n".join(parts), encoding="utf-8")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return
+    from . import draw
+    draw.write(records, out)

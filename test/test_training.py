@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The training comparison: every method that needs only torch trains, records, bytes, plan.
+
+Exit status 77 where torch is not installed. Synthetic data, two ranks, a few steps.
+"""
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench"
+sys.path.insert(0, str(BENCH))
+
+import train_table
+from training import data, launch, methods, models, outcome, plan, rank, record
+
+STEPS = 4
+
+
+def options(method: str, **changes: object) -> rank.Options:
+    """A run of seconds."""
+    chosen = {
+        "model": "cnn", "dataset": "synthetic", "method": method, "data": None, "cache": None,
+        "seed": 1, "lr": 0.05, "batch": 8, "epochs": 1, "samples": 16 * STEPS, "test_samples": 32,
+        "steps": 0, "evaluations": 2, "optimizer": "sgd", "weight_decay": 0.0, "warmup": 0.0,
+        "size": {"width": 4}, "settings": {}, "device": "cpu", "threads": 1}
+    return rank.Options(**{**chosen, **changes})  # type: ignore[arg-type]
+
+
+RUNS: dict[str, rank.Options] = {
+    "ddp": options("ddp"), "none": options("none"), "local-1": options("local-1"),
+    "ddp-wide": options("ddp", size={"width": 16}), "ddp-fp16": options("ddp-fp16"),
+    "powersgd": options("powersgd", settings={"rank": "1", "start": "2"}),
+    "postlocal": options("postlocal", settings={"period": "2", "warmup": "2"}),
+    "hierarchical": options("hierarchical", settings={"outer": "2", "warmup": "0"}),
+    "gpt": options("ddp", model="gpt", dataset="synthetic-text", optimizer="adamw", lr=1e-2,
+                   size={"width": 16, "layers": 1, "heads": 2}),
+}
+
+
+def as_rank(number: int, store: str, results: str) -> None:
+    """All of RUNS as one of two ranks, one after another in the same processes."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=2)
+    found = {name: rank.train_once(one) for name, one in RUNS.items()}
+    if number == 0:
+        pathlib.Path(results).write_text(json.dumps(found))
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+class Runs(unittest.TestCase):
+    """Whole runs of two processes."""
+
+    found: dict[str, record.Record]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, __file__, "--rank"]
+            ranks = [subprocess.Popen([*words, str(number), f"{folder}/store", f"{folder}/found"])
+                     for number in range(2)]
+            try:
+                codes = [one.wait(110) for one in ranks]
+            finally:
+                for one in ranks:
+                    one.kill()
+            assert codes == [0, 0], codes
+            cls.found = json.loads(pathlib.Path(folder, "found").read_text())
+
+    def test_plain_allreduce_sends_what_the_formula_says(self) -> None:
+        made = {**self.found["ddp-wide"], "ranks": 2}
+        self.assertGreaterEqual(made["bytes_per_rank"], outcome.plain_bytes(made))
+        self.assertLess(made["bytes_per_rank"], 1.2 * outcome.plain_bytes(made) + 4096)
+
+    def test_without_exchange_hardly_anything_is_sent(self) -> None:
+        self.assertLess(self.found["none"]["bytes_per_rank"], 2048)
+
+    def test_every_method_trains_all_steps(self) -> None:
+        for name, made in self.found.items():
+            with self.subTest(name):
+                self.assertEqual(made["steps"], STEPS)
+                self.assertEqual(len(made["eval_loss"]), 2)
+                self.assertTrue(np.isfinite(made["eval_loss"]).all())
+
+    def test_averaging_every_step_equals_ddp(self) -> None:
+        # SGD is linear in the gradient, so both give the same parameters up to rounding
+        ddp, local = self.found["ddp"], self.found["local-1"]
+        for one, other in zip(ddp["eval_loss"], local["eval_loss"]):
+            self.assertAlmostEqual(one, other, places=4)
+        self.assertNotAlmostEqual(self.found["none"]["eval_loss"][-1], ddp["eval_loss"][-1], 4)
+
+    def test_text_model_learns(self) -> None:
+        self.assertEqual(self.found["gpt"]["metric"], "loss")
+        self.assertLess(self.found["gpt"]["eval_loss"][-1], np.log(11))
+
+
+class Command(unittest.TestCase):
+    """train.py and train_table.py as a user calls them."""
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *words], capture_output=True, text=True,
+                              check=False, timeout=110)
+
+    def test_a_failing_rank_ends_the_run_with_its_words(self) -> None:
+        with self.assertRaisesRegex(launch.RunFailed, "has no setting color"):
+            launch.run(options("ddp", settings={"color": "red"}), 2, 0, seconds=100)
+
+    def test_missing_data_is_named(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.call(str(BENCH / "train.py"), "--data", folder, "--model", "cnn")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("cifar-100-binary.tar.xz", done.stderr)
+
+    def test_a_finished_run_is_not_repeated(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [str(BENCH / "train_table.py"), "--out", folder, "--models", "cnn:synthetic",
+                     "--ranks", "2", "--parts", "search", "--methods", "ddp", "--epochs", "1",
+                     "--samples", "64", "--test-samples", "16"]
+            first = self.call(*words, "--budget", "0.01")
+            self.assertEqual(first.returncode, 0, first.stderr)
+            rows = first.stdout.count("search cnn ddp")
+            self.assertGreaterEqual(rows, 1)
+            table = (pathlib.Path(folder) / "table.md").read_text()
+            self.assertIn("| search | lr | accuracy |", table)
+            listed = self.call(*words, "--list").stdout.count("search cnn ddp")
+            self.assertEqual(listed + rows, len(plan.RATES["cnn"]))
+
+
+class Parts(unittest.TestCase):
+    """What needs no second process."""
+
+    def test_shards_are_disjoint_and_repeat(self) -> None:
+        every = [data.Shards(100, 4, r, 5, seed=3) for r in range(4)]
+        numbers = torch.cat([one.order(2).flatten() for one in every])
+        self.assertEqual(len(numbers.unique()), 100)
+        self.assertTrue(torch.equal(every[1].order(2), data.Shards(100, 4, 1, 5, 3).order(2)))
+        self.assertFalse(torch.equal(every[1].order(2), every[1].order(3)))
+
+    def test_augmentation_moves_or_mirrors_pixels(self) -> None:
+        image = torch.zeros(1, 1, 32, 32, dtype=torch.uint8)
+        image[0, 0, 16, 10] = 200
+        seen = set()
+        for seed in range(200):
+            moved = data.augmented(image, torch.Generator().manual_seed(seed))
+            row, column = (moved[0, 0] == 200).nonzero()[0].tolist()
+            self.assertEqual(int(moved.sum()), 200)
+            seen.add((row, column))
+            self.assertTrue(12 <= row <= 20 and (6 <= column <= 14 or 17 <= column <= 25))
+        self.assertGreater(len(seen), 60)
+
+    def test_cifar_is_read_from_official_files(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder)
+            for name, count in (("train.bin", 4), ("test.bin", 2)):
+                rows = [bytes([9, i]) + bytes([i]) * 3072 for i in range(count)]
+                (place / name).write_bytes(b"".join(rows))
+            loaded = data.load("cifar100", folder)
+            self.assertEqual(loaded.train.x.shape, (4, 3, 32, 32))
+            self.assertEqual(np.asarray(loaded.train.y).tolist(), [0, 1, 2, 3])
+            self.assertEqual(int(loaded.test.x[1].max()), 1)
+            (place / "train.bin").write_bytes(b"short")
+            shutil.rmtree(place / ".msdu-cache")
+            with self.assertRaisesRegex(data.MissingData, "whole number of records"):
+                data.load("cifar100", folder)
+
+    def test_models_have_many_and_few_bytes_per_operation(self) -> None:
+        sizes = {name: sum(p.numel() for p in models.build(name, 100, {}).parameters())
+                 for name in models.KINDS}
+        self.assertGreater(sizes["vgg"], 10 * sizes["cnn"])
+        paper = models.build("resnet", 10, {"depth": 20, "width": 16})
+        self.assertEqual(sum(p.numel() for p in paper.parameters()), 269722)  # 0.27 M in the paper
+
+    def test_names_of_methods(self) -> None:
+        self.assertEqual(methods.expand("local-16"), ("local", {"period": "16"}))
+        self.assertEqual(methods.expand("ours-h4-int4")[1]["wire"], "int4")
+        with self.assertRaises(ValueError):
+            methods.expand("ours-h4-int5")
+
+
+def made_up(method: str, final: float, seed: int = 1, **changes: object) -> record.Record:
+    """A record as a run would give it."""
+    fields = {name: kinds[0]() for name, kinds in record.FIELDS.items()}
+    fields |= {
+        "purpose": "accuracy", "model": "cnn", "dataset": "cifar100", "method": method,
+        "seed": seed, "lr": 0.05, "ranks": 4, "steps": 100, "parameters": 1000, "final": final,
+        "metric": "accuracy", "eval_samples": [50, 100], "eval_accuracy": [final / 2, final],
+        "eval_loss": [1.0, 1.0], "eval_train_loss": [1.0, 1.0], "eval_bytes": [1, 2],
+        "eval_seconds": [1.0, 2.0], "bytes_per_rank": 600000, "ratio": None,
+        "key": f"{method}-{seed}-{final}"}
+    return {**fields, **changes}
+
+
+class Tables(unittest.TestCase):
+    """From records to tables."""
+
+    def test_means_and_bytes(self) -> None:
+        records = [made_up("ddp", 30.0, 1), made_up("ddp", 32.0, 2),
+                   made_up("powersgd", 31.5, bytes_per_rank=60000)]
+        problem = outcome.problems_of(records)[0]
+        found = outcome.outcomes(records, problem)
+        ddp = outcome.reference(found)
+        assert ddp is not None
+        self.assertEqual((ddp.mean, ddp.fewer), (31.0, 1.0))
+        self.assertAlmostEqual(ddp.spread, 2 ** 0.5)
+        self.assertEqual(found[1].fewer, 10.0)
+
+    def test_time_is_where_the_curve_reaches_the_goal(self) -> None:
+        curve = [(10.0, 20.0), (20.0, 30.0), (30.0, 31.0)]
+        self.assertEqual(outcome.reached_at(curve, 25.0, "accuracy"), 15.0)
+        self.assertIsNone(outcome.reached_at(curve, 32.0, "accuracy"))
+        self.assertEqual(outcome.reached_at([(1.0, 3.0), (2.0, 2.0)], 2.5, "loss"), 1.5)
+
+    def test_product_counts_plain_steps_at_the_beginning(self) -> None:
+        pace = outcome.Pace(4, 10, {"ddp": 1.0, "postlocal": 0.2, "none": 0.1})
+        self.assertAlmostEqual(pace.whole("postlocal", 100) or 0, 90 * 0.2 + 10 * 1.0)
+        self.assertAlmostEqual(pace.waited("postlocal") or 0, 0.5)
+
+    def test_search_decides_the_learning_rate_of_a_family(self) -> None:
+        records = [made_up("local-8", 30.0, 0, purpose="search", lr=0.05),
+                   made_up("local-8", 33.0, 0, purpose="search", lr=0.1)]
+        self.assertEqual(plan.best_of(records, "cnn", "local", "cifar100").lr, 0.1)
+        runs = list(plan.accuracy(records, "cnn", "cifar100", (1,), ("local-32", "ddp")))
+        self.assertEqual([one.lr for one in runs], [0.1, 0.05])
+
+    def test_rate_gives_the_asked_ratio(self) -> None:
+        pace = made_up("none", 0.0, purpose="pace", wall_s=6.4, steps=64, parameters=10 ** 6)
+        one = plan.Planned("step", "cnn", "ddp", 0, 0.05, ratio=4.0, dataset="cifar100")
+        rate = train_table.rate_of([pace], one)
+        # 6 MB a step in 4 x 0.1 s
+        self.assertAlmostEqual(rate or 0, 120.0)
+
+    def test_bad_records_are_refused(self) -> None:
+        good = made_up("ddp", 30.0)
+        self.assertEqual(record.problems(good), [])
+        for name, value in (("final", "x"), ("steps", True), ("eval_loss", [1.0]),
+                            ("size", {"depth": 8})):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                with self.assertRaises(ValueError):
+                    record.save({**good, name: value}, pathlib.Path(folder))
+                self.assertEqual(list(pathlib.Path(folder).iterdir()), [])
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyError):
+            file = record.save(good, pathlib.Path(folder))
+            self.assertEqual(json.loads(file.read_text()), good)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        torch.set_num_threads(1)
+        as_rank(int(sys.argv[2]), *sys.argv[3:])
+    else:
+        unittest.main()

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake backend, its clock, and the recorder; see fake.h. */
 #include "fake.h"
+#include "random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,14 +27,6 @@ uint64_t fake_clock(void *user)
 {
     (void)user;
     return atomic_fetch_add(&fake.now_ns, 1000U);
-}
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
 }
 
 /* --- fake --- */
@@ -93,7 +86,7 @@ static msdu_status fake_start(msdu_comm *handle, const msdu_op *op, msdu_req **r
     }
     comm->requests[at] = (struct msdu_req){.is_used = true, .op = *op};
     if (fake.polls_most > 0) {
-        comm->requests[at].polls_left = next_random(&fake.random) % fake.polls_most;
+        comm->requests[at].polls_left = random_next(&fake.random) % fake.polls_most;
     }
     fake.in_flight++;
     fake.in_flight_most =
@@ -233,8 +226,8 @@ static msdu_status recorder_start(msdu_comm *handle, const msdu_op *op, msdu_req
     add_to_hash(hash, op->sequence);
     add_to_hash(hash, op->count);
     comm->count++;
-    if (next_random(&comm->random) % 16 == 0) {
-        struct timespec pause = {.tv_nsec = (long)(next_random(&comm->random) % 200000)};
+    if (random_next(&comm->random) % 16 == 0) {
+        struct timespec pause = {.tv_nsec = (long)(random_next(&comm->random) % 200000)};
         nanosleep(&pause, NULL);
     }
     return msdu__backend_local.start(comm->inner, op, req_out);
@@ -243,7 +236,7 @@ static msdu_status recorder_start(msdu_comm *handle, const msdu_op *op, msdu_req
 /* Looks away at times, so that operations end out of order; it never notifies. */
 static msdu_status recorder_test(msdu_comm *comm, msdu_req *req)
 {
-    if (next_random(&recorder_of(comm)->random) % 4 == 0) {
+    if (random_next(&recorder_of(comm)->random) % 4 == 0) {
         return MSDU_IN_PROGRESS;
     }
     return msdu__backend_local.test(recorder_of(comm)->inner, req);

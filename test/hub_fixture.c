@@ -217,6 +217,13 @@ void expect_refused(const struct member *member, msdu_status status, const char 
                   member->text, (int)status, part);
 }
 
+void member_refused(struct member *member, msdu_status status, const char *part)
+{
+    member_open(member);
+    member_join(member);
+    expect_refused(member, status, part);
+}
+
 void expect_verdict(const struct member *member, msdu_status wanted, const char *part)
 {
     char text[MSDU__HUB_TEXT_BYTES];

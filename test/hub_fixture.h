@@ -46,8 +46,9 @@ void job_close(struct job *job);
 /* The same without bye. */
 void job_drop(struct job *job);
 
-/* Assert that open() failed like this, or that the group did. */
+/* Assert that open() failed like this (the second opens first), or that the group did. */
 void expect_refused(const struct member *member, msdu_status status, const char *part);
+void member_refused(struct member *member, msdu_status status, const char *part);
 void expect_verdict(const struct member *member, msdu_status wanted, const char *part);
 
 /* hub_life.c: the cases after admission. */

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "ranks.h"
+#include "suite.h"
 
 static _Atomic uint64_t allocations;
 
@@ -105,9 +106,5 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, nothing_is_allocated_after_start, 0, 5);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conformance of a backend, named by MSDU_TEST_BACKEND ("local" if not set): data. */
 #include "backend_world.h"
+#include "suite.h"
 
 #include <check.h>
 #include <inttypes.h>
@@ -409,9 +410,5 @@ int main(void)
     tcase_add_test(data, invalid_operations_are_refused_and_harm_nothing);
     suite_add_tcase(suite, data);
     suite_add_tcase(suite, backend_faults());
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -8,6 +8,8 @@
 
 #include "correct/correct.h"
 #include "correct/vec.h"
+#include "random.h"
+#include "suite.h"
 
 #define MOST (2 * MSDU__CHUNK + 37)
 
@@ -15,10 +17,7 @@ static uint64_t random_state = 0x2545f4914f6cdd1dU;
 
 static double uniform(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (double)(random_state >> 11) / 4503599627370496.0 - 1.0;
+    return random_signed(&random_state);
 }
 
 static msdu__chain parsed(const char *text, bool is_delayed)
@@ -465,9 +464,5 @@ int main(void)
     tcase_add_test(cases, keeping_overlapped_steps_survives_any_delay_and_overwriting_does_not);
     tcase_add_test(cases, elastic_and_blend_leave_a_part_of_the_difference);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "processes.h"
+#include "suite.h"
 
 #define LIMIT_MS     15000 /* stands for "no hang" on a busy machine */
 #define MEETING      9     /* a step at whose end the ranks meet: 0, 1, 5, 9 */
@@ -88,13 +89,23 @@ static void check_rolled_back(const job *j, int lost)
     }
 }
 
+/* A rank is killed in the middle of a round: the others name it and keep whole parameters. */
+static void kill_rank(job *j, int lost, int at, const char *what)
+{
+    char name[16];
+    (void)snprintf(name, sizeof(name), "rank %d ", lost);
+    lose_rank(j, lost, "kill", at, what);
+    check_survivors(j, lost, "MSDU_ERR_PEER_LOST", name);
+    if (strcmp(what, "parameter") == 0) {
+        check_rolled_back(j, lost);
+    }
+}
+
 START_TEST(killed_in_a_parameter_round_leaves_parameters_whole)
 {
     job *j = new_job("parameter", "backward");
-    lose_rank(j, 2, "kill", MEETING, "parameter");
+    kill_rank(j, 2, MEETING, "parameter");
     ck_assert_int_eq(job_lines(j, 2, "half.2 9"), 1);
-    check_survivors(j, 2, "MSDU_ERR_PEER_LOST", "rank 2 ");
-    check_rolled_back(j, 2);
     ck_assert_str_eq(job_value(j, 0, 0, "rounds"), job_value(j, 1, 1, "rounds"));
     job_free(j);
 }
@@ -103,9 +114,7 @@ END_TEST
 START_TEST(killed_first_rank_is_named_too)
 {
     job *j = new_job("parameter", "blocking");
-    lose_rank(j, 0, "kill", MEETING, "parameter");
-    check_survivors(j, 0, "MSDU_ERR_PEER_LOST", "rank 0 ");
-    check_rolled_back(j, 0);
+    kill_rank(j, 0, MEETING, "parameter");
     job_free(j);
 }
 END_TEST
@@ -113,8 +122,7 @@ END_TEST
 START_TEST(killed_in_a_gradient_round_leaves_parameters_whole)
 {
     job *j = new_job("gradient", "backward");
-    lose_rank(j, 1, "kill", 5, "gradient");
-    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
+    kill_rank(j, 1, 5, "gradient");
     ck_assert_str_eq(job_value(j, 0, 0, "step"), "5");
     ck_assert_str_eq(job_value(j, 0, 0, "hash"), job_value(j, 2, 2, "hash"));
     ck_assert_int_eq(strncmp(job_value(j, 0, 0, "rollback"), "MSDU_ERR_STATE ", 15), 0);
@@ -125,8 +133,7 @@ END_TEST
 START_TEST(killed_in_an_accumulated_round_leaves_parameters_whole)
 {
     job *j = new_job("accumulated", "backward");
-    lose_rank(j, 1, "kill", MEETING, "gradient");
-    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
+    kill_rank(j, 1, MEETING, "gradient");
     job_free(j);
 }
 END_TEST
@@ -135,9 +142,7 @@ START_TEST(killed_in_a_delayed_round_leaves_parameters_whole)
 {
     job *j = new_job("parameter", "delayed");
     job_set(j, JOB_ALL, "MSDU_DELAY_STEPS=2");
-    lose_rank(j, 1, "kill", MEETING_LATE, "parameter");
-    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
-    check_rolled_back(j, 1);
+    kill_rank(j, 1, MEETING_LATE, "parameter");
     job_free(j);
 }
 END_TEST
@@ -149,9 +154,7 @@ START_TEST(killed_in_a_streamed_round_leaves_parameters_whole)
      * applied while the first one of the last two fails */
     job_set(j, JOB_ALL, "MSDU_FRAGMENTS=2");
     job_set(j, JOB_ALL, "MSDU_INTERVAL_STEPS=8");
-    lose_rank(j, 1, "kill", 10, "parameter");
-    check_survivors(j, 1, "MSDU_ERR_PEER_LOST", "rank 1 ");
-    check_rolled_back(j, 1);
+    kill_rank(j, 1, 10, "parameter");
     job_free(j);
 }
 END_TEST
@@ -160,9 +163,7 @@ START_TEST(killed_in_a_narrow_round_leaves_parameters_whole)
 {
     job *j = new_job("parameter", "backward");
     job_set(j, JOB_ALL, "MSDU_WIRE=int4");
-    lose_rank(j, 2, "kill", MEETING, "parameter");
-    check_survivors(j, 2, "MSDU_ERR_PEER_LOST", "rank 2 ");
-    check_rolled_back(j, 2);
+    kill_rank(j, 2, MEETING, "parameter");
     job_free(j);
 }
 END_TEST
@@ -355,22 +356,13 @@ START_TEST(full_disk_under_the_metrics_costs_only_the_metrics)
 }
 END_TEST
 
-static TCase *add_case(Suite *suite, const char *name)
-{
-    TCase *cases = tcase_create(name);
-    tcase_set_timeout(cases, 60);
-    tcase_add_checked_fixture(cases, NULL, job_free_all);
-    suite_add_tcase(suite, cases);
-    return cases;
-}
-
 int main(void)
 {
     if (!job_is_possible()) {
         return 77;
     }
     Suite *suite = suite_create("faults");
-    TCase *lost = add_case(suite, "lost");
+    TCase *lost = suite_case(suite, "lost", 60, NULL, job_free_all);
     tcase_add_test(lost, killed_in_a_parameter_round_leaves_parameters_whole);
     tcase_add_test(lost, killed_first_rank_is_named_too);
     tcase_add_test(lost, killed_in_a_gradient_round_leaves_parameters_whole);
@@ -382,20 +374,16 @@ int main(void)
     tcase_add_test(lost, early_exit_is_a_lost_rank);
     tcase_add_test(lost, destroy_in_the_middle_is_a_lost_rank);
     tcase_add_test(lost, fewer_steps_on_one_rank_end_everywhere);
-    TCase *late = add_case(suite, "late");
+    TCase *late = suite_case(suite, "late", 60, NULL, job_free_all);
     tcase_add_test(late, stopped_rank_is_named_by_deadline);
     tcase_add_test(late, stopped_first_rank_is_named_by_deadline);
     tcase_add_test(late, missing_rank_is_named_by_deadline);
-    TCase *values = add_case(suite, "values");
+    TCase *values = suite_case(suite, "values", 60, NULL, job_free_all);
     int wire_count = (int)(sizeof(wires) / sizeof(wires[0]));
     tcase_add_loop_test(values, gradient_that_is_not_finite_is_refused, 0, wire_count);
     tcase_add_loop_test(values, parameter_that_is_not_finite_is_refused, 0, wire_count);
-    TCase *files = add_case(suite, "files");
+    TCase *files = suite_case(suite, "files", 60, NULL, job_free_all);
     tcase_add_test(files, full_disk_under_the_trace_costs_only_the_trace);
     tcase_add_test(files, full_disk_under_the_metrics_costs_only_the_metrics);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "processes.h"
+#include "suite.h"
 
 #define LIMIT_MS 30000 /* stands for "no hang" on a busy machine */
 #define RANKS    4
@@ -201,32 +202,19 @@ START_TEST(example_trainer_says_who_was_lost)
 }
 END_TEST
 
-static TCase *add_case(Suite *suite, const char *name)
-{
-    TCase *cases = tcase_create(name);
-    tcase_set_timeout(cases, 90);
-    tcase_add_checked_fixture(cases, NULL, job_free_all);
-    suite_add_tcase(suite, cases);
-    return cases;
-}
-
 int main(void)
 {
     if (!job_is_possible()) {
         return 77;
     }
     Suite *suite = suite_create("group");
-    TCase *modes = add_case(suite, "modes");
+    TCase *modes = suite_case(suite, "modes", 90, NULL, job_free_all);
     tcase_add_loop_test(modes, parameters_end_as_over_local, 0, WIRES * OVERLAPS);
     tcase_add_loop_test(modes, gradients_end_as_over_local, 0, WIRES);
     tcase_add_loop_test(modes, accumulated_gradients_end_as_over_local, 0, 4);
     tcase_add_test(modes, default_settings_end_equal);
-    TCase *example = add_case(suite, "example");
+    TCase *example = suite_case(suite, "example", 90, NULL, job_free_all);
     tcase_add_test(example, example_trainer_ends_with_equal_ranks);
     tcase_add_test(example, example_trainer_says_who_was_lost);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

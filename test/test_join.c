@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "processes.h"
+#include "suite.h"
 
 #define LIMIT_MS    20000 /* stands for "no hang" on a busy machine */
 #define DEADLINE_MS 2500  /* where a deadline is what ends the wait */
@@ -322,41 +323,28 @@ START_TEST(launcher_variables_start_a_job)
 }
 END_TEST
 
-static TCase *add_case(Suite *suite, const char *name)
-{
-    TCase *cases = tcase_create(name);
-    tcase_set_timeout(cases, 60);
-    tcase_add_checked_fixture(cases, NULL, job_free_all);
-    suite_add_tcase(suite, cases);
-    return cases;
-}
-
 int main(void)
 {
     if (!job_is_possible()) {
         return 77;
     }
     Suite *suite = suite_create("join");
-    TCase *agree = add_case(suite, "agree");
+    TCase *agree = suite_case(suite, "agree", 60, NULL, job_free_all);
     tcase_add_loop_test(agree, disagreement_is_shown_to_all_ranks, 0, DISAGREEMENTS);
     tcase_add_test(agree, broadcast_makes_values_equal);
     tcase_add_test(agree, wrong_number_of_ranks_is_refused);
-    TCase *places = add_case(suite, "places");
+    TCase *places = suite_case(suite, "places", 60, NULL, job_free_all);
     tcase_add_test(places, missing_module_names_the_places);
     tcase_add_test(places, damaged_module_is_refused);
     tcase_add_test(places, closed_port_is_named_by_deadline);
     tcase_add_test(places, address_of_another_machine_is_no_place_to_listen);
     tcase_add_test(places, missing_folder_is_named);
     tcase_add_test(places, bad_url_is_invalid);
-    TCase *guests = add_case(suite, "guests");
+    TCase *guests = suite_case(suite, "guests", 60, NULL, job_free_all);
     tcase_add_test(guests, wrong_secret_is_denied);
     tcase_add_test(guests, right_secret_lets_in);
     tcase_add_test(guests, strays_do_not_disturb_the_start);
     tcase_add_loop_test(guests, launcher_variables_start_a_job, 0,
                         (int)(sizeof(launchers) / sizeof(launchers[0])));
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

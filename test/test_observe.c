@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Summary text, Prometheus file (by a small parser of the format) and trace (by a JSON parser). */
 #include "observe/observe.h"
+#include "suite.h"
 
 #include <check.h>
 #include <ctype.h>
@@ -371,7 +372,6 @@ int main(void)
 {
     Suite *suite = suite_create("observe");
     TCase *tcase = tcase_create("observe");
-    SRunner *runner = srunner_create(suite);
     tcase_add_checked_fixture(tcase, make_path, drop_path);
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, the_summary_names_its_numbers);
@@ -390,8 +390,5 @@ int main(void)
     tcase_add_test(tcase, a_trace_that_cannot_be_opened_names_the_cause);
     tcase_add_test(tcase, no_trace_is_no_work);
     suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -10,6 +10,7 @@
 
 #include "fake.h"
 #include "pipeline.h"
+#include "suite.h"
 
 #define TENSORS 4
 #define STEPS   3
@@ -444,9 +445,5 @@ int main(void)
     tcase_add_loop_test(tcase, a_plan_that_never_comes_times_out, 0, 2);
     tcase_add_test(tcase, a_start_that_never_ends_times_out);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

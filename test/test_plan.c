@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plan: the simulated queue against an event simulation, and that no rank blocks another. */
 #include "slicer/plan.h"
+#include "suite.h"
 
 #include <check.h>
 #include <string.h>
@@ -477,8 +478,6 @@ int main(void)
 {
     Suite *suite = suite_create("plan");
     TCase *tcase = tcase_create("plan");
-    SRunner *runner = srunner_create(suite);
-    int failed = 0;
 
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, plan_is_a_permutation_and_the_same_for_the_same_input);
@@ -494,8 +493,5 @@ int main(void)
     tcase_add_test(tcase, no_rank_blocks_another_with_slices_in_two_phases);
     tcase_add_test(tcase, orders_of_local_timing_mix_data_or_block);
     suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "ready.h"
+#include "suite.h"
 
 #define PRODUCERS 4
 
@@ -133,9 +134,5 @@ int main(void)
     tcase_add_loop_test(tcase, holds_what_was_asked_for_and_refuses_more, 1, 34);
     tcase_add_loop_test(tcase, many_producers_lose_nothing_and_keep_their_order, 0, 2);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "correct/correct.h"
+#include "suite.h"
 
 #define WORKERS  4
 #define PARAMS   12
@@ -427,9 +428,5 @@ int main(void)
     tcase_add_loop_test(cases, float32_follows_to_rounding, 0, TRIALS);
     tcase_add_test(cases, a_bad_gradient_is_reported);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backends by name and path: what is found, and what is said when nothing is. */
 #include "backend/registry.h"
+#include "suite.h"
 
 #include <check.h>
 #include <dlfcn.h>
@@ -150,9 +151,5 @@ int main(void)
     tcase_add_test(find, module_path_is_sought_in_its_order);
     tcase_add_test(find, library_without_the_symbol_is_unsupported);
     suite_add_tcase(suite, find);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hub: discovery, admission, strays, keys, lost and lagging ranks. */
 #include "hub_fixture.h"
+#include "suite.h"
 
 #include "backend/hub_auth.h"
 #include "backend/hub_net.h"
@@ -90,9 +91,7 @@ START_TEST(unknown_interface_is_an_error)
     struct job job;
     job_make(&job, 2);
     job.members[0].host.interface = "nonesuch0";
-    member_open(&job.members[0]);
-    member_join(&job.members[0]);
-    expect_refused(&job.members[0], MSDU_ERR_IO, "interface nonesuch0 has no address");
+    member_refused(&job.members[0], MSDU_ERR_IO, "interface nonesuch0 has no address");
     ck_assert_int_eq(rmdir(job.folder), 0);
 }
 END_TEST
@@ -132,9 +131,7 @@ START_TEST(process_that_does_not_belong_is_refused_with_the_cause)
     if (strstr(refusals[_i].cause, "taken") != NULL) {
         job_complete(&job); /* only then it is certain who is rank 1 */
     }
-    member_open(&other);
-    member_join(&other);
-    expect_refused(&other, MSDU_ERR_DENIED, refusals[_i].cause);
+    member_refused(&other, MSDU_ERR_DENIED, refusals[_i].cause);
     if (strstr(refusals[_i].cause, "taken") == NULL) {
         job_complete(&job);
     }
@@ -296,9 +293,7 @@ START_TEST(unreachable_address_is_named_with_its_cause)
     (void)snprintf(job.url, sizeof(job.url), "tcp://127.0.0.1:%d", port);
     (void)snprintf(place, sizeof(place), "127.0.0.1:%d: Connection refused", port);
     job.members[1].host.deadline_ns = SECOND_NS / 2;
-    member_open(&job.members[1]);
-    member_join(&job.members[1]);
-    expect_refused(&job.members[1], MSDU_ERR_TIMEOUT, place);
+    member_refused(&job.members[1], MSDU_ERR_TIMEOUT, place);
     expect_refused(&job.members[1], MSDU_ERR_TIMEOUT, "was not reached within 500 ms");
     ck_assert_int_eq(rmdir(job.folder), 0);
 }
@@ -438,9 +433,7 @@ START_TEST(bad_rendezvous_is_an_error_with_advice)
     struct job job;
     job_make(&job, 2);
     job.members[0].host.rendezvous = bad_urls[_i].url;
-    member_open(&job.members[0]);
-    member_join(&job.members[0]);
-    expect_refused(&job.members[0], MSDU_ERR_INVALID, bad_urls[_i].cause);
+    member_refused(&job.members[0], MSDU_ERR_INVALID, bad_urls[_i].cause);
     ck_assert_int_eq(rmdir(job.folder), 0);
 }
 END_TEST
@@ -450,17 +443,14 @@ START_TEST(folder_that_does_not_exist_is_an_error_of_rank_0)
     struct job job;
     job_make(&job, 2);
     job.members[0].host.rendezvous = "file:///nonesuch/folder";
-    member_open(&job.members[0]);
-    member_join(&job.members[0]);
-    expect_refused(&job.members[0], MSDU_ERR_IO, "No such file or directory");
+    member_refused(&job.members[0], MSDU_ERR_IO, "No such file or directory");
     ck_assert_int_eq(rmdir(job.folder), 0);
 }
 END_TEST
 
 static void add_admission(Suite *suite)
 {
-    TCase *admission = tcase_create("admission");
-    tcase_set_timeout(admission, 60);
+    TCase *admission = suite_case(suite, "admission", 60, NULL, NULL);
     tcase_add_test(admission, all_ranks_meet_by_a_file_and_share_keys);
     tcase_add_test(admission, all_ranks_meet_by_an_address);
     tcase_add_test(admission, all_ranks_meet_by_redis);
@@ -481,7 +471,6 @@ static void add_admission(Suite *suite)
     tcase_add_loop_test(admission, bad_rendezvous_is_an_error_with_advice, 0,
                         (int)(sizeof(bad_urls) / sizeof(bad_urls[0])));
     tcase_add_test(admission, folder_that_does_not_exist_is_an_error_of_rank_0);
-    suite_add_tcase(suite, admission);
 }
 
 int main(void)
@@ -489,9 +478,5 @@ int main(void)
     Suite *suite = suite_create("rendezvous");
     add_admission(suite);
     suite_add_tcase(suite, hub_life());
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

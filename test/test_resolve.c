@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host names on a machine that has neither /etc/hosts nor a name server, and on one that has. */
 #include "backend/hub_net.h"
+#include "suite.h"
 
 #include <arpa/inet.h>
 #include <check.h>
@@ -198,8 +199,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("resolve");
-    TCase *names = tcase_create("names");
-    tcase_add_checked_fixture(names, bare_machine, NULL);
+    TCase *names = suite_case(suite, "names", 20, bare_machine, NULL);
     tcase_add_test(names, localhost_needs_no_resolver);
     tcase_add_test(names, own_name_falls_back_to_interfaces);
     tcase_add_test(names, resolver_goes_before_the_own_name);
@@ -208,10 +208,5 @@ int main(void)
     tcase_add_test(names, cause_is_the_resolvers);
     tcase_add_test(names, capacity_is_kept);
     tcase_add_test(names, interface_gives_its_first_address_v4_before_v6);
-    suite_add_tcase(suite, names);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -2,10 +2,10 @@
 /* Sketch: the variance over ranks from 64 projections, against the variance itself. */
 #include <check.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../src/interval/sketch.h"
+#include "suite.h"
 
 #define RANKS 4
 #define COUNT 5000
@@ -155,9 +155,5 @@ int main(void)
     tcase_add_test(cases, weights_count_ranks);
     tcase_add_test(cases, uses_every_element_of_any_length);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slicer: properties on random tensor lists, and all small cases against a naive slicer. */
 #include "slicer/slicer.h"
+#include "suite.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -472,8 +473,6 @@ int main(void)
 {
     Suite *suite = suite_create("slicer");
     TCase *tcase = tcase_create("slicer");
-    SRunner *runner = srunner_create(suite);
-    int failed = 0;
 
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, random_tensor_lists_keep_every_property);
@@ -485,8 +484,5 @@ int main(void)
     tcase_add_test(tcase, equal_layers_are_strided_over_fragments);
     tcase_add_test(tcase, same_input_gives_same_slices);
     suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

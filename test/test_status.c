@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Version, status names and texts, per-thread error text, log lines. */
 #include "msdu_impl.h"
+#include "suite.h"
 
 #include <check.h>
 #include <pthread.h>
@@ -153,7 +154,6 @@ int main(void)
 {
     Suite *suite = suite_create("status");
     TCase *tcase = tcase_create("status");
-    SRunner *runner = srunner_create(suite);
     tcase_add_test(tcase, version_is_that_of_the_header);
     tcase_add_test(tcase, every_status_has_a_name_and_a_text);
     tcase_add_test(tcase, an_unknown_status_has_a_name_too);
@@ -166,8 +166,5 @@ int main(void)
     tcase_add_test(tcase, the_clock_never_goes_back);
     tcase_add_test(tcase, elements_have_the_bytes_of_their_type);
     suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

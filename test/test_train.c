@@ -7,6 +7,7 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "suite.h"
 
 static const ranks_tensor model[] = {
     {.count = 1}, {.count = 7}, {.count = 256}, {.count = 1000}, {.count = 5000},
@@ -232,9 +233,5 @@ int main(void)
     tcase_add_test(tcase, auto_without_gradients_begins_with_parameters);
     tcase_add_test(tcase, deferred_optimizers_end_equal_after_the_switch);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -4,6 +4,7 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "suite.h"
 
 static const ranks_tensor doubles[] = {
     {.count = 1, .dtype = MSDU_FLOAT64},   {.count = 7, .dtype = MSDU_FLOAT64},
@@ -139,9 +140,5 @@ int main(void)
     tcase_add_test(tcase, warm_up_keeps_single_steps);
     tcase_add_loop_test(tcase, follows_the_learning_rate, 0, 7);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

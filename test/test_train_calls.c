@@ -7,6 +7,8 @@
 
 #include <msdu/msdu.h>
 
+#include "suite.h"
+
 static float memory[4][8];
 static msdu_ctx *ctx;
 
@@ -253,9 +255,5 @@ int main(void)
     tcase_add_test(tcase, null_is_refused_everywhere);
     tcase_add_test(tcase, memory_moves_only_while_it_is_the_trainers);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ranks.h"
+#include "suite.h"
 
 /* --- ranks that disagree --- */
 
@@ -263,9 +264,5 @@ int main(void)
     tcase_add_test(tcase, a_bad_parameter_at_the_end_is_named);
     tcase_add_test(tcase, a_rank_that_leaves_is_named);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

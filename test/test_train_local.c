@@ -6,6 +6,7 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "suite.h"
 
 static const ranks_tensor model[] = {
     {.count = 1}, {.count = 7}, {.count = 256}, {.count = 600}, {.count = 900},
@@ -448,9 +449,5 @@ int main(void)
     tcase_add_loop_test(tcase, rounds_of_all_lengths_may_follow_each_other, 0, 5);
     tcase_add_loop_test(tcase, rollback_returns_to_the_last_meeting, 0, 2);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

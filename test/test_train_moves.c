@@ -6,6 +6,7 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "suite.h"
 
 /* One tensor of several slices, reduced in place; small ones that are fused; 16-bit, widened. */
 static const ranks_tensor model[] = {
@@ -151,9 +152,5 @@ int main(void)
     tcase_add_loop_test(tcase, parameters_that_move_are_corrected_where_they_are, 0, 4);
     tcase_add_test(tcase, shadowed_gradients_may_move);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

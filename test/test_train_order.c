@@ -6,6 +6,7 @@
 #include "fake.h"
 #include "pipeline.h"
 #include "ranks.h"
+#include "suite.h"
 
 #define RANKS 3
 
@@ -200,9 +201,5 @@ int main(void)
     tcase_add_test(tcase, measured_decisions);
     tcase_add_test(tcase, clipping_gives_all_ranks_the_same_bits);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -7,6 +7,7 @@
 
 #include "pipeline.h"
 #include "ranks.h"
+#include "suite.h"
 
 static const ranks_tensor model[] = {{.count = 7}, {.count = 500}, {.count = 1}, {.count = 1500}};
 
@@ -227,9 +228,5 @@ int main(void)
     tcase_add_loop_test(tcase, the_switch_loses_no_more_than_gradients_held_back, 0, FEEDBACKS);
     tcase_add_loop_test(tcase, bytes_sent_follow_the_formula, 0, 2);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -11,6 +11,7 @@
 #include "../examples/idx.h"
 #include "../examples/net.h"
 #include "../examples/optim.h"
+#include "suite.h"
 
 #define SEED 7
 
@@ -331,8 +332,6 @@ int main(void)
     Suite *suite = suite_create("trainer");
     TCase *net = tcase_create("net");
     TCase *idx = tcase_create("idx");
-    SRunner *runner = srunner_create(suite);
-    int failures;
 
     tcase_add_test(net, backward_equals_central_differences);
     tcase_add_test(net, loss_of_equal_outputs_is_log_of_classes);
@@ -349,8 +348,5 @@ int main(void)
     tcase_add_test(idx, images_and_labels_must_be_equally_many);
     suite_add_tcase(suite, net);
     suite_add_tcase(suite, idx);
-    srunner_run_all(runner, CK_NORMAL);
-    failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -9,6 +9,8 @@
 #include <msdu/msdu.h>
 
 #include "correct/vec.h"
+#include "random.h"
+#include "suite.h"
 
 #define MOST                    2200
 #define EXPECT_FLOAT(got, want) ck_assert_double_eq((double)(got), (double)(want))
@@ -19,17 +21,9 @@ static const uint64_t counts[] = {0,  1,  2,  15,  16,  17,  31,  32,  33,   63,
 
 static uint64_t random_state;
 
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
 static double uniform(void)
 {
-    return (double)(next_random() >> 11) / 4503599627370496.0 - 1.0;
+    return random_signed(&random_state);
 }
 
 static void setup(void)
@@ -115,7 +109,7 @@ START_TEST(float16_narrows_to_nearest_even)
     for (uint32_t round = 0; round < 4000; round++) {
         for (uint32_t i = 0; i < 64; i++) {
             /* All of float's bit patterns, then those near binary16's range and its ties. */
-            const uint32_t any = (uint32_t)next_random();
+            const uint32_t any = (uint32_t)random_next(&random_state);
             const uint32_t near = (any & 0x80001fffU) | (0x32800000U + (any >> 1 & 0x15ffe000U));
             in[i] = float_of(round % 2 == 0 ? any : (round % 4 == 1 ? near & 0xfffff000U : near));
         }
@@ -128,7 +122,7 @@ START_TEST(bfloat16_widens_and_narrows_to_nearest_even)
 {
     const msdu__vec *vec = msdu__vec_variant((uint32_t)_i);
     for (uint32_t round = 0; round < 200000; round++) {
-        uint32_t bits = (uint32_t)next_random();
+        uint32_t bits = (uint32_t)random_next(&random_state);
         bits = round % 2 == 0 ? bits : bits & 0xffff8000U; /* half of them ties or exact */
         const float in = float_of(bits);
         uint16_t half;
@@ -482,9 +476,5 @@ int main(void)
     tcase_add_loop_test(cases, scale_and_sum_work_for_sixteen_bits, 0, 2);
     tcase_add_test(cases, names_of_variants_are_known);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

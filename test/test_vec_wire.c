@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "correct/vec.h"
+#include "suite.h"
 
 #define MOST 2200
 
@@ -144,9 +145,5 @@ int main(void)
     tcase_add_loop_test(cases, codes_decode_to_the_nearest_level, 0, variants);
     tcase_add_loop_test(cases, packed_codes_touch_no_byte_too_many, 0, variants);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "random.h"
+#include "suite.h"
 #include "wire/wire.h"
 
 #define MOST  4096
@@ -14,17 +16,9 @@
 
 static uint64_t random_state;
 
-static double uniform(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (double)((random_state >> 11) + 1) / 9007199254740993.0;
-}
-
 static double gaussian(void)
 {
-    return sqrt(-2.0 * log(uniform())) * cos(6.283185307179586 * uniform());
+    return random_gaussian(&random_state);
 }
 
 static void setup(void)
@@ -352,9 +346,5 @@ int main(void)
     tcase_add_test(cases, two_bits_converge_to_the_true_sum_only_with_feedback);
     tcase_add_test(cases, two_bits_reach_small_values_beside_large_ones);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communication thread: no kick and no stop is lost, whatever it is doing at that moment. */
+#include "suite.h"
 #include "worker.h"
 
 #include <check.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 typedef struct work {
     _Atomic uint64_t asked;
@@ -85,9 +85,5 @@ int main(void)
     tcase_add_test(cases, stop_without_start_and_twice_is_allowed);
     Suite *suite = suite_create("worker");
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

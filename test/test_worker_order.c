@@ -6,7 +6,6 @@
 #include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void before_flag(void);
@@ -26,6 +25,7 @@ static int pretend_wait(void);
 #define msdu__worker_start                  order_worker_start
 #define msdu__worker_kick                   order_worker_kick
 #define msdu__worker_stop                   order_worker_stop
+#include "suite.h"
 #include "worker.c"
 
 #define LOOKS_MOST 40 /* more than the loop has until it sleeps for good */
@@ -102,9 +102,5 @@ int main(void)
     tcase_add_test(cases, stop_is_seen_in_any_order);
     Suite *suite = suite_create("worker_order");
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

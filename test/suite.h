@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every test program needs: the end of main(), cases with a limit. */
+#ifndef TEST_SUITE_H
+#define TEST_SUITE_H
+
+#include <check.h>
+
+/* Run a suite and release it; what main() returns. */
+int suite_run(Suite *suite);
+/* A new case of a suite, with its longest time and what runs before and after each test or NULL. */
+TCase *suite_case(Suite *suite, const char *name, double limit_s, SFun before, SFun after);
+
+#endif

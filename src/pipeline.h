@@ -31,6 +31,7 @@
 #define MSDU__FRAGMENTS_MAX 32
 #define MSDU__WINDOW_MAX    64
 #define MSDU__LANES_MAX     8
+#define MSDU__SMOOTH        0.2 /* weight of the newest measurement in running means */
 
 typedef struct msdu__tensor {
     char *name;

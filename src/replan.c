@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#define SMOOTH        0.2    /* weight of the newest measurement in running means */
 #define PLAN_EVERY    8      /* rounds between looks at the plan */
 #define PLAN_FLOOR_NS 100000 /* gains below 0.1 ms do not pay for a new plan */
 
@@ -15,7 +14,7 @@ void msdu__replan_note(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
     uint64_t start = atomic_load(&p->step_start_ns);
     double ready = run->times.ready_ns > start ? (double)(run->times.ready_ns - start) : 0.0;
     double link = (double)(run->times.done_ns - run->times.issued_ns);
-    double weight = f->opened <= 1 ? 1.0 : SMOOTH;
+    double weight = f->opened <= 1 ? 1.0 : MSDU__SMOOTH;
     run->wait_ns += weight * (ready - run->wait_ns);
     run->link_ns += weight * (link - run->link_ns);
 }

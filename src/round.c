@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SMOOTH 0.2 /* weight of the newest measurement in running means */
-
 static msdu_what what_of(const msdu__pipeline *p, const msdu__fragment *f)
 {
     return f->round.is_gradient || p->is_accumulated ? MSDU_GRADIENT : MSDU_PARAMETER;
@@ -372,7 +370,7 @@ static void prepare_correction(msdu__pipeline *p, const msdu__fragment *f)
                        (unsigned long long)f->round.step, norm, limit);
         norm = limit;
     }
-    p->norm_average += (p->norm_average > 0 ? SMOOTH : 1.0) * (norm - p->norm_average);
+    p->norm_average += (p->norm_average > 0 ? MSDU__SMOOTH : 1.0) * (norm - p->norm_average);
 }
 
 static bool is_reduced(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#define SMOOTH 0.2 /* weight of the newest step time */
-
 msdu_status msdu__pipeline_status(msdu__pipeline *p)
 {
     int status = atomic_load(&p->status);
@@ -381,7 +379,7 @@ static void note_step_time(msdu__pipeline *p)
     uint64_t now = msdu__pipeline_now(p);
     double spent = (double)(now - p->step_began_ns) - (double)p->step_blocked_ns;
     double smoothed = atomic_load(&p->step_ns);
-    double weight = p->step < 2 ? 1.0 : SMOOTH; /* the first step warms caches up */
+    double weight = p->step < 2 ? 1.0 : MSDU__SMOOTH; /* the first step warms caches up */
     atomic_store(&p->step_ns, smoothed + weight * (spent - smoothed));
     p->step_blocked_ns = 0;
     p->step_began_ns = now;

@@ -302,6 +302,15 @@ void msdu__domain_local(msdu__pipeline *p, uint32_t slice)
     }
 }
 
+void msdu__domain_forget(msdu__pipeline *p, uint32_t slice)
+{
+    void *drift = p->runs[slice].recursion.drift;
+    if (drift != NULL) {
+        memset(drift, 0,
+               p->slicing.slices[slice].count * working_bytes(p->slicing.slices[slice].dtype));
+    }
+}
+
 static void clear_residuals(msdu__pipeline *p, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of training: one exact, blocking average of all parameters, with what the error feedback
- * still held back, so that every rank ends with the same bits. Runs on the owner, after the
- * communication thread ended.
+ * Between steps, and at the end: one exact, blocking average of all parameters, with what the error
+ * feedback still held back, so that every rank has the same bits. Runs on the owner, while the
+ * communication thread has nothing to do.
  */
 #include "pipeline.h"
 
@@ -16,6 +16,7 @@ typedef struct final_facts {
     uint64_t buffers; /* and of all buffers */
     uint64_t bad;     /* 1 + tensor with a non-finite value */
     double weight;    /* of this rank */
+    uint64_t held;    /* error feedback holds back a part of parameters */
 } final_facts;
 
 /* What all ranks know of each other before they meet. */
@@ -53,6 +54,21 @@ static uint64_t find_bad(const msdu__pipeline *p)
     return 0;
 }
 
+/* Error feedback is in units of parameters: of pseudo-gradients, or of drift. */
+static bool is_in_parameters(const msdu__pipeline *p)
+{
+    return p->is_local_entered || p->is_accumulated;
+}
+
+static bool holds_back(const msdu__pipeline *p)
+{
+    bool does = false;
+    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
+        does = does || p->runs[slice].has_residual;
+    }
+    return does && is_in_parameters(p);
+}
+
 static void count_weights(const msdu__pipeline *p, const final_facts *facts, meeting *out)
 {
     out->weights = 0;
@@ -80,20 +96,20 @@ static msdu_status compare_ranks(msdu__pipeline *p, meeting *out)
     facts[p->rank] = (final_facts){.model = msdu__agree_hash(p, MSDU_ROLE_MODEL),
                                    .buffers = msdu__agree_hash(p, MSDU_ROLE_BUFFER),
                                    .bad = find_bad(p),
-                                   .weight = p->weight};
+                                   .weight = p->weight,
+                                   .held = holds_back(p) ? 1 : 0};
     msdu_op op = {
         .kind = MSDU_OP_ALLGATHER, .send = &facts[p->rank], .recv = facts, .shares = shares};
     status = msdu__agree_run(p, &op, 0);
     *out = (meeting){.differs_in_model = false};
     for (int32_t i = 0; status == MSDU_OK && i < p->ranks; i++) {
-        out->differs_in_model |= facts[i].model != facts[0].model;
+        out->differs_in_model |= facts[i].model != facts[0].model || facts[i].held != 0;
         out->differs_in_buffers |= facts[i].buffers != facts[0].buffers;
         if (facts[i].bad > 0) {
-            status =
-                msdu__fail(MSDU_ERR_NOT_FINITE,
-                           "rank %d: parameter '%s' holds NaN or infinity at the end; no final "
-                           "average was made",
-                           i, p->tensors[facts[i].bad - 1].name);
+            status = msdu__fail(MSDU_ERR_NOT_FINITE,
+                                "rank %d: parameter '%s' holds NaN or infinity at the end of "
+                                "step %llu; nothing was averaged",
+                                i, p->tensors[facts[i].bad - 1].name, (unsigned long long)p->step);
         }
     }
     count_weights(p, facts, out);
@@ -137,14 +153,12 @@ static msdu_status reduce_slice(msdu__pipeline *p, const meeting *m, uint32_t sl
     return status;
 }
 
-/*
- * What error feedback holds back is sent along, as far as it is in units of parameters: of
- * pseudo-gradients, or, the other way round, of drift. It was weighted as its round was.
+/* What error feedback holds back; of drift, the other way round. It was weighted as its round was.
  */
 static void send_along(msdu__pipeline *p, const meeting *m, uint32_t slice)
 {
     double factor = m->weights * p->runs[slice].scale / p->ranks;
-    if (p->is_local_entered || p->is_accumulated) {
+    if (is_in_parameters(p)) {
         msdu__domain_flush(p, p->runs[slice].buf, slice, p->is_accumulated ? -factor : factor,
                            p->ranks);
     }
@@ -165,11 +179,12 @@ static msdu_status average(msdu__pipeline *p, const meeting *m, uint32_t first, 
     }
     for (uint32_t slice = first; status == MSDU_OK && slice < bound; slice++) {
         msdu__domain_apply(p, &f, slice);
+        msdu__domain_forget(p, slice);
     }
     return status;
 }
 
-static bool has_parameters(const msdu__pipeline *p)
+bool msdu__final_has_parameters(const msdu__pipeline *p)
 {
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         if (p->tensors[i].role == MSDU_ROLE_MODEL && p->tensors[i].parameter == NULL) {
@@ -179,10 +194,10 @@ static bool has_parameters(const msdu__pipeline *p)
     return true;
 }
 
-msdu_status msdu__final_average(msdu__pipeline *p)
+static msdu_status average_all(msdu__pipeline *p)
 {
     meeting m = {.weights = 1};
-    bool has_model = has_parameters(p);
+    bool has_model = msdu__final_has_parameters(p);
     if (p->ranks == 1) {
         return MSDU_OK;
     }
@@ -210,4 +225,20 @@ msdu_status msdu__final_average(msdu__pipeline *p)
     }
     p->summary.rounds += m.differs_in_model || m.differs_in_buffers ? 1 : 0;
     return status;
+}
+
+msdu_status msdu__final_meet(msdu__pipeline *p)
+{
+    msdu_status status = msdu__schedule_drain(p);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    uint64_t began = msdu__pipeline_now(p);
+    status = average_all(p);
+    p->step_blocked_ns += msdu__pipeline_now(p) - began;
+    if (status != MSDU_OK) {
+        msdu__pipeline_fail(p, status, msdu_last_error());
+        return msdu__pipeline_status(p);
+    }
+    return MSDU_OK;
 }

@@ -293,6 +293,36 @@ static msdu_status close_files(msdu__pipeline *p)
     return p->io_failure[0] == '\0' ? MSDU_OK : msdu__fail_text(MSDU_ERR_IO, p->io_failure);
 }
 
+static msdu_status check_between_steps(const msdu__pipeline *p)
+{
+    if (!msdu__final_is_between_steps(p)) {
+        return msdu__fail(MSDU_ERR_STATE,
+                          "rank %d: tensors were announced since the last "
+                          "msdu_step(); end the step first",
+                          p->rank);
+    }
+    return MSDU_OK;
+}
+
+msdu_status msdu_synchronize(msdu_ctx *ctx)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_status status = check_running(p);
+    if (status == MSDU_OK) {
+        status = check_between_steps(p);
+    }
+    if (status == MSDU_OK && p->is_accumulated && !msdu__final_has_parameters(p)) {
+        status = msdu__fail(MSDU_ERR_UNSUPPORTED,
+                            "rank %d: domain accumulated averages parameters only if every model "
+                            "tensor was added with one",
+                            p->rank);
+    }
+    return status == MSDU_OK ? msdu__final_meet(p) : status;
+}
+
 msdu_status msdu_finish(msdu_ctx *ctx)
 {
     if (ctx == NULL) {
@@ -304,24 +334,16 @@ msdu_status msdu_finish(msdu_ctx *ctx)
         return status;
     }
     status = msdu__pipeline_status(p);
-    if (status == MSDU_OK && !msdu__final_is_between_steps(p)) {
-        return msdu__fail(MSDU_ERR_STATE,
-                          "rank %d: tensors were announced since the last "
-                          "msdu_step(); end the step first",
-                          p->rank);
-    }
     if (status == MSDU_OK) {
-        status = msdu__schedule_drain(p);
+        status = check_between_steps(p);
+        if (status != MSDU_OK) {
+            return status;
+        }
+        status = msdu__final_meet(p);
     }
     msdu__worker_stop(&p->worker);
-    if (status == MSDU_OK) {
-        uint64_t began = msdu__pipeline_now(p);
-        status = msdu__final_average(p);
-        atomic_fetch_add(&p->blocked_ns, msdu__pipeline_now(p) - began);
-        if (status != MSDU_OK) {
-            msdu__pipeline_fail(p, status, msdu_last_error());
-        }
-    }
+    p->blocked_ns += p->step_blocked_ns;
+    p->step_blocked_ns = 0;
     p->is_finished = true;
     msdu_status closed = close_files(p);
     return status != MSDU_OK ? msdu__pipeline_status(p) : closed;

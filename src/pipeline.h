@@ -292,7 +292,7 @@ struct msdu_ctx {
 #define MSDU__COMMAND_OPEN   0x80000000U /* | fragment: its next round begins */
 #define MSDU__COMMAND_APPLY  0x40000000U /* | fragment: its results may be applied */
 #define MSDU__COMMAND_ANCHOR 0x20000000U /* set all anchors from the parameters */
-#define MSDU__COMMAND_DRAIN  0x10000000U /* finish what was captured, drop what was only opened */
+#define MSDU__COMMAND_DRAIN  0x10000000U /* tell when what was captured has ended */
 #define MSDU__COMMAND_VALUE  0x0fffffffU
 
 /* --- pipeline.c: the communication thread's side --- */
@@ -337,6 +337,8 @@ void msdu__domain_skip(msdu__pipeline *p, uint32_t slice);
 void msdu__domain_anchor(msdu__pipeline *p);
 /* parameters <- anchors */
 void msdu__domain_rollback(msdu__pipeline *p);
+/* Accumulated domain: parameters were just averaged, there is no drift. */
+void msdu__domain_forget(msdu__pipeline *p, uint32_t slice);
 /* Where the reduction of a slice happens. */
 void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice);
 
@@ -350,7 +352,7 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment);
 bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f);
 /* Try to end a round: all reduced, control arrived, due. True if something was done. */
 bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f);
-/* End of training: true once everything captured has ended; drops rounds that were only opened. */
+/* True once everything captured has ended; rounds that were only opened stay so. */
 bool msdu__round_drain(msdu__pipeline *p);
 /* Poll the control message and a plan on its way. */
 bool msdu__round_poll(msdu__pipeline *p, msdu__fragment *f);
@@ -375,7 +377,8 @@ void msdu__replan_take(msdu__pipeline *p, msdu__fragment *f);
 msdu_status msdu__schedule_step(msdu__pipeline *p);
 /* Arm the first round. */
 void msdu__schedule_start(msdu__pipeline *p);
-/* Let everything captured end and be applied; then nothing is in flight. */
+/* Let everything captured end and be applied; then nothing is in flight, and the communication
+ * thread calls no backend and changes nothing until something is pushed. */
 msdu_status msdu__schedule_drain(msdu__pipeline *p);
 /* Announce one tensor; what is one of the two. */
 msdu_status msdu__schedule_ready(msdu__pipeline *p, uint32_t id, msdu_what what);
@@ -405,8 +408,10 @@ static inline const msdu__voice *msdu__voice_of(const msdu__fragment *f)
 /* --- final.c --- */
 /* Do tensors announced in this step forbid to end? */
 bool msdu__final_is_between_steps(const msdu__pipeline *p);
-/* One exact, blocking average of all parameters; the communication thread has ended. */
-msdu_status msdu__final_average(msdu__pipeline *p);
+/* Are there parameters to average? */
+bool msdu__final_has_parameters(const msdu__pipeline *p);
+/* Finish what is in flight, then one exact, blocking average of all parameters and buffers. */
+msdu_status msdu__final_meet(msdu__pipeline *p);
 
 /* --- start.c, agree.c --- */
 msdu_status msdu__start_build(msdu__pipeline *p); /* slice and allocate */

@@ -439,6 +439,7 @@ msdu_status msdu__schedule_drain(msdu__pipeline *p)
         p->fragments[i].apply_step = 0; /* whatever is pending is due */
     }
     apply_due(p);
+    atomic_store(&p->is_drained, false);
     push(p, MSDU__COMMAND_DRAIN);
     msdu__worker_kick(&p->worker);
     for (uint32_t id = 0; id < p->tensor_count; id++) {

@@ -262,6 +262,9 @@ static bool take_step(ranks_self *self, int step)
         !is_ok(self, msdu_set_weight(self->ctx, ranks_weight(job, self->rank, step)))) {
         return false;
     }
+    if (job->syncs_at != NULL && job->syncs_at(step) && !is_ok(self, msdu_synchronize(self->ctx))) {
+        return false;
+    }
     if (job->stepped != NULL) {
         job->stepped(self, step);
     }

@@ -60,6 +60,7 @@ typedef struct ranks_job {
     void (*created)(ranks_self *self);
     void (*described)(const ranks_self *self, uint32_t tensor, msdu_tensor_desc *desc);
     void (*stepped)(ranks_self *self, int step);
+    bool (*syncs_at)(int step); /* msdu_synchronize() before this step; NULL: never */
     void (*computed)(ranks_self *self, int step, uint32_t tensor);
     void (*ended)(ranks_self *self);
     void (*failed)(ranks_self *self);

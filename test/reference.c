@@ -83,19 +83,19 @@ static double sent(const simulation *s, uint64_t i, double x)
     return x;
 }
 
-static double weighed(const simulation *s, uint64_t i, int rank, double x)
+static double weighed(int32_t dtype, double weight, double x)
 {
-    double weight = s->weight[rank];
-    return weight == 0 ? 0 : weight == 1 ? x : work(s->dtype[i], work(s->dtype[i], weight) * x);
+    return weight == 0 ? 0 : weight == 1 ? x : work(dtype, work(dtype, weight) * x);
 }
 
 /* Weighted sum of one value per rank in rank order, times factor, on the wire both ways. */
 static double allreduce(const simulation *s, uint64_t i, const double *values, bool is_mean)
 {
     int ranks = s->job->ranks;
-    double sum = sent(s, i, weighed(s, i, 0, values[0]));
+    double sum = sent(s, i, weighed(s->dtype[i], s->weight[0], values[0]));
     for (int rank = 1; rank < ranks; rank++) {
-        sum = work(s->dtype[i], sum + sent(s, i, weighed(s, i, rank, values[rank])));
+        double x = weighed(s->dtype[i], s->weight[rank], values[rank]);
+        sum = work(s->dtype[i], sum + sent(s, i, x));
     }
     double factor = work(s->dtype[i], 1.0 / ranks);
     double mean = sent(s, i, is_mean ? work(s->dtype[i], sum * factor) : sum);
@@ -346,30 +346,31 @@ static void average_at_end(simulation *s, int32_t role)
 {
     bool is_anchored = s->is_anchored && role == MSDU_ROLE_MODEL;
     double sign = role == MSDU_ROLE_MODEL ? -1 : 1;
-    for (int rank = 0; rank < s->job->ranks && s->weights == 0; rank++) {
-        s->weight[rank] = 1;
-    }
     double weights = s->weights > 0 ? s->weights : s->job->ranks;
+    double all_one[RANKS_MOST] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const double *weight = s->weights > 0 ? s->weight : all_one;
     for (uint64_t i = 0; i < s->elements; i++) {
         int32_t t = s->dtype[i];
         double anchor = is_anchored ? s->anchor[i] : 0;
-        double sum = weighed(s, i, 0, work(t, anchor + sign * s->w[0][i]));
+        double sum = weighed(t, weight[0], work(t, anchor + sign * s->w[0][i]));
         for (int rank = 1; rank < s->job->ranks; rank++) {
-            sum = work(t, sum + weighed(s, i, rank, work(t, anchor + sign * s->w[rank][i])));
+            double x = weighed(t, weight[rank], work(t, anchor + sign * s->w[rank][i]));
+            sum = work(t, sum + x);
         }
         double mean = work(t, anchor + sign * work(t, sum * work(t, 1.0 / weights)));
-        for (int rank = 0; rank < s->job->ranks; rank++) {
-            if (s->role[i] == role) {
-                s->w[rank][i] = ranks_round(t, mean);
-            }
+        for (int rank = 0; rank < s->job->ranks && s->role[i] == role; rank++) {
+            s->w[rank][i] = ranks_round(t, mean);
+            s->anchor[i] = mean;
         }
     }
 }
 
-static uint64_t finish(simulation *s)
+/* The end, or only a point where all ranks hold the same. */
+static uint64_t synchronize(simulation *s)
 {
     for (int k = 0; k < s->fragment_count; k++) {
         if (s->fragments[k].apply >= 0) {
+            s->fragments[k].apply = -1;
             apply(s, k);
         }
     }
@@ -431,6 +432,9 @@ static void run(simulation *s, reference *out)
     for (int step = 0; step < s->job->steps; step++) {
         record(s, step, out);
         take_weights(s, step);
+        if (s->job->syncs_at != NULL && s->job->syncs_at(step)) {
+            out->rounds += synchronize(s);
+        }
         compute_gradients(s, step);
         if (s->is_gradient) {
             reduce_gradients(s);
@@ -438,7 +442,7 @@ static void run(simulation *s, reference *out)
         optimize(s, step);
         out->rounds += end_step(s, step);
     }
-    out->rounds += finish(s);
+    out->rounds += synchronize(s);
     record(s, s->job->steps, out);
 }
 

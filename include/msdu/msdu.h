@@ -398,6 +398,18 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_weight(msdu_ctx *ctx, double weigh
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_loss(msdu_ctx *ctx, double loss);
 
 /*
+ * Between steps, all ranks after the same step: finish what is in flight, then one exact, blocking
+ * average of all buffers and of all model tensors that have a parameter, so that all ranks hold
+ * the same bits (evaluation, checkpoint). Training goes on afterwards; when the ranks meet next
+ * does not change, and a mean that was to be applied later is applied now. No tensor of the
+ * present step may have been announced, and the trainer must not touch parameters meanwhile.
+ *
+ * Returns MSDU_OK, ERR_STATE, ERR_UNSUPPORTED (accumulated domain without parameters), or the
+ * context's failure.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_synchronize(msdu_ctx *ctx);
+
+/*
  * End training: finish what is in flight, then one exact, blocking average of all buffers and of
  * all model tensors that have a parameter, so that every rank ends with the same bits. All ranks
  * call it after the same step. Afterwards only summary, rollback and destroy are allowed.

@@ -107,8 +107,7 @@ static int describe_value(const msdu__pipeline *p, uint32_t id, char *line)
                     hash, t->name);
 }
 
-/* Everything the ranks must have in common, a fact a line; NULL: no memory. */
-static char *describe(const msdu__pipeline *p)
+char *msdu__agree_describe(const msdu__pipeline *p, bool has_values)
 {
     size_t settings = msdu__settings_describe(&p->settings, NULL, 0);
     size_t bytes = settings + LINE_BYTES + 2 * LINE_BYTES * (size_t)p->tensor_count;
@@ -122,7 +121,7 @@ static char *describe(const msdu__pipeline *p)
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         at += describe_tensor(p, i, at);
     }
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
+    for (uint32_t i = 0; has_values && i < p->tensor_count; i++) {
         at += describe_value(p, i, at);
     }
     return text;
@@ -135,32 +134,28 @@ static int line_length(const char *text, const char *end)
     return (int)((at == NULL ? end : at) - text);
 }
 
-static msdu_status fail_difference(int32_t other, const char *a, int a_length, const char *b,
-                                   int b_length)
+static msdu_status fail_difference(int32_t other, const msdu__lines *l)
 {
-    if (a_length > SHOWN_BYTES) {
-        a_length = SHOWN_BYTES;
-    }
-    if (b_length > SHOWN_BYTES) {
-        b_length = SHOWN_BYTES;
-    }
+    int a_length = l->a_length < SHOWN_BYTES ? l->a_length : SHOWN_BYTES;
+    int b_length = l->b_length < SHOWN_BYTES ? l->b_length : SHOWN_BYTES;
     return msdu__fail(MSDU_ERR_MISMATCH,
                       "ranks 0 and %d disagree: rank 0 has '%.*s', rank %d '%.*s'", other, a_length,
-                      a, other, b_length, b);
+                      l->a, other, b_length, l->b);
 }
 
-/* First line in which two texts differ. */
-static msdu_status show_difference(int32_t other, const char *a, const char *a_end, const char *b,
-                                   const char *b_end)
+bool msdu__agree_first_difference(msdu__lines *l)
 {
     for (;;) {
-        int a_length = line_length(a, a_end);
-        int b_length = line_length(b, b_end);
-        if (a_length != b_length || memcmp(a, b, (size_t)a_length) != 0 || a == a_end) {
-            return fail_difference(other, a, a_length, b, b_length);
+        l->a_length = line_length(l->a, l->a_end);
+        l->b_length = line_length(l->b, l->b_end);
+        if (l->a_length != l->b_length || memcmp(l->a, l->b, (size_t)l->a_length) != 0) {
+            return true;
         }
-        a += a_length + (a + a_length < a_end ? 1 : 0);
-        b += b_length + (b + b_length < b_end ? 1 : 0);
+        if (l->a == l->a_end && l->b == l->b_end) {
+            return false;
+        }
+        l->a += l->a_length + (l->a + l->a_length < l->a_end ? 1 : 0);
+        l->b += l->b_length + (l->b + l->b_length < l->b_end ? 1 : 0);
     }
 }
 
@@ -186,11 +181,13 @@ static msdu_status find_difference(msdu__pipeline *p, const char *own, const uin
     msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = texts, .shares = shares};
     status = msdu__agree_run(p, &op, 0);
     if (status == MSDU_OK) {
-        const char *b = texts;
+        msdu__lines lines = {.a = texts, .a_end = texts + shares[0], .b = texts};
         for (int32_t i = 0; i < other; i++) {
-            b += shares[i];
+            lines.b += shares[i];
         }
-        status = show_difference(other, texts, texts + shares[0], b, b + shares[other]);
+        lines.b_end = lines.b + shares[other];
+        (void)msdu__agree_first_difference(&lines);
+        status = fail_difference(other, &lines);
     }
 
 err_free:
@@ -250,7 +247,7 @@ static msdu_status broadcast(msdu__pipeline *p)
 
 msdu_status msdu__agree(msdu__pipeline *p)
 {
-    char *text = describe(p);
+    char *text = msdu__agree_describe(p, true);
     if (text == NULL) {
         return no_memory(p);
     }

@@ -368,6 +368,24 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
     return MSDU_OK;
 }
 
+msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes, size_t *bytes_out)
+{
+    if (ctx == NULL || bytes_out == NULL) {
+        return fail_null("ctx or bytes_out");
+    }
+    msdu_status status = check_running(&ctx->pipeline);
+    return status == MSDU_OK ? msdu__state_get(&ctx->pipeline, data, bytes, bytes_out) : status;
+}
+
+msdu_status msdu_state_set(msdu_ctx *ctx, const void *data, size_t bytes)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu_status status = check_running(&ctx->pipeline);
+    return status == MSDU_OK ? msdu__state_set(&ctx->pipeline, data, bytes) : status;
+}
+
 msdu_status msdu_summary_get(msdu_ctx *ctx, msdu_summary *summary_out)
 {
     if (ctx == NULL || summary_out == NULL || summary_out->size == 0) {

@@ -147,7 +147,7 @@ static bool take_command(msdu__pipeline *p, uint32_t value)
         msdu__round_enter_local(p);
         return true;
     }
-    return msdu__round_drain(p);
+    return (value & MSDU__COMMAND_STATE) != 0 ? msdu__state_carry(p) : msdu__round_drain(p);
 }
 
 /* Returns after each captured slice, so that it can leave before the next is read. */

@@ -229,8 +229,12 @@ typedef struct msdu__pipeline {
     double weight;              /* of this rank, from the next step on */
     bool is_started;
     bool is_finished;
-    _Atomic uint64_t start_ns;   /* 0: not started */
-    _Atomic uint64_t step_count; /* step, for the summary */
+    bool is_resumed;                     /* a state was set */
+    uint64_t resumed_step;               /* its step */
+    struct msdu__state_call *state_call; /* while the owner waits for it; state.c */
+    uint64_t run_name;                   /* of the run a state came from; 0: none */
+    _Atomic uint64_t start_ns;           /* 0: not started */
+    _Atomic uint64_t step_count;         /* step, for the summary */
     uint64_t step_began_ns;
     uint64_t step_blocked_ns;
     _Atomic uint64_t blocked_ns;
@@ -281,6 +285,7 @@ typedef struct msdu__pipeline {
     _Atomic int status;               /* first failure; written under lock */
     _Atomic uint32_t waiters;         /* owner waits on `changed` */
     _Atomic bool is_drained;
+    _Atomic bool is_state_done;
 } msdu__pipeline;
 
 /* The public handle. */
@@ -293,7 +298,8 @@ struct msdu_ctx {
 #define MSDU__COMMAND_APPLY  0x40000000U /* | fragment: its results may be applied */
 #define MSDU__COMMAND_ANCHOR 0x20000000U /* set all anchors from the parameters */
 #define MSDU__COMMAND_DRAIN  0x10000000U /* tell when what was captured has ended */
-#define MSDU__COMMAND_VALUE  0x0fffffffU
+#define MSDU__COMMAND_STATE  0x08000000U /* once nothing moves, carry out state_call */
+#define MSDU__COMMAND_VALUE  0x07ffffffU
 
 /* --- pipeline.c: the communication thread's side --- */
 /* One step of everything that can progress; returns as msdu__worker_fn. user: the pipeline. */
@@ -380,6 +386,10 @@ void msdu__schedule_start(msdu__pipeline *p);
 /* Let everything captured end and be applied; then nothing is in flight, and the communication
  * thread calls no backend and changes nothing until something is pushed. */
 msdu_status msdu__schedule_drain(msdu__pipeline *p);
+/* Let the communication thread carry out state_call; returns when it has. */
+msdu_status msdu__schedule_state(msdu__pipeline *p);
+/* Go on from the step of a state: arm the rounds that end with it. */
+void msdu__schedule_resume(msdu__pipeline *p);
 /* Announce one tensor; what is one of the two. */
 msdu_status msdu__schedule_ready(msdu__pipeline *p, uint32_t id, msdu_what what);
 /* Announce what the trainer did not. */
@@ -413,6 +423,13 @@ bool msdu__final_has_parameters(const msdu__pipeline *p);
 /* Finish what is in flight, then one exact, blocking average of all parameters and buffers. */
 msdu_status msdu__final_meet(msdu__pipeline *p);
 
+/* --- state.c --- */
+/* Carry out state_call on the communication thread; false: something still moves. */
+bool msdu__state_carry(msdu__pipeline *p);
+/* As msdu_state_get and msdu_state_set, between start and finish. */
+msdu_status msdu__state_get(msdu__pipeline *p, void *data, size_t bytes, size_t *bytes_out);
+msdu_status msdu__state_set(msdu__pipeline *p, const void *data, size_t bytes);
+
 /* --- start.c, agree.c --- */
 msdu_status msdu__start_build(msdu__pipeline *p); /* slice and allocate */
 void msdu__start_free(msdu__pipeline *p);
@@ -422,6 +439,20 @@ void *msdu__start_block(msdu__pipeline *p, uint64_t bytes);
 msdu_status msdu__agree(msdu__pipeline *p); /* ranks compare tensors and settings */
 /* Hash of the bytes of all tensors of a role, as far as they have a parameter. */
 uint64_t msdu__agree_hash(const msdu__pipeline *p, msdu_role role);
+/* What ranks must have in common, a fact a line, with or without hashes of the parameters; to be
+ * freed. NULL: no memory. */
+char *msdu__agree_describe(const msdu__pipeline *p, bool has_values);
+/* Two texts, and the first lines in which they differ. */
+typedef struct msdu__lines {
+    const char *a;
+    const char *a_end;
+    const char *b;
+    const char *b_end;
+    int a_length;
+    int b_length;
+} msdu__lines;
+/* Move a and b to the first difference and set the lengths; false: there is none. */
+bool msdu__agree_first_difference(msdu__lines *lines);
 /* --- derive.c --- */
 /* Policy, correction and their arguments from the settings. */
 msdu_status msdu__derive(msdu__pipeline *p);

@@ -70,9 +70,9 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
 
 static uint64_t round_hash(const msdu__fragment *f)
 {
-    uint32_t facts[5] = {(uint32_t)f->opened, f->round.interval, f->round.delay_steps,
-                         (uint32_t)f->round.wire, f->round.is_gradient};
-    return msdu__plan_hash(facts, 5) ^ f->plan_hash;
+    uint32_t facts[6] = {(uint32_t)f->opened,     f->round.interval,    f->round.delay_steps,
+                         (uint32_t)f->round.wire, f->round.is_gradient, (uint32_t)f->round.step};
+    return msdu__plan_hash(facts, 6) ^ f->plan_hash;
 }
 
 static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *out)

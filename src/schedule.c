@@ -380,6 +380,9 @@ static void note_step_time(msdu__pipeline *p)
     double spent = (double)(now - p->step_began_ns) - (double)p->step_blocked_ns;
     double smoothed = atomic_load(&p->step_ns);
     double weight = p->step < 2 ? 1.0 : MSDU__SMOOTH; /* the first step warms caches up */
+    if (p->is_resumed && p->step == p->resumed_step) {
+        weight = 0.0; /* and so does the first of a resumed run */
+    }
     atomic_store(&p->step_ns, smoothed + weight * (spent - smoothed));
     p->step_blocked_ns = 0;
     p->step_began_ns = now;
@@ -428,6 +431,35 @@ void msdu__schedule_start(msdu__pipeline *p)
     p->decision.wire = p->fragments[0].wire;
     p->decision.delay_steps = p->fragments[0].delay_steps;
     p->step_began_ns = msdu__pipeline_now(p);
+    atomic_store(&p->step_start_ns, p->step_began_ns);
+    open_due(p);
+    msdu__worker_kick(&p->worker);
+}
+
+msdu_status msdu__schedule_state(msdu__pipeline *p)
+{
+    atomic_store(&p->is_state_done, false);
+    push(p, MSDU__COMMAND_STATE);
+    msdu__worker_kick(&p->worker);
+    uint64_t began = msdu__pipeline_now(p);
+    atomic_fetch_add(&p->waiters, 1);
+    pthread_mutex_lock(&p->lock);
+    while (!atomic_load(&p->is_state_done) && atomic_load(&p->status) == MSDU_OK) {
+        pthread_cond_wait(&p->changed, &p->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
+    atomic_fetch_sub(&p->waiters, 1);
+    /* neither computing nor waiting for the network: the step begins that much later */
+    uint64_t spent = msdu__pipeline_now(p) - began;
+    p->step_began_ns += spent;
+    atomic_fetch_add(&p->step_start_ns, spent);
+    return msdu__pipeline_status(p);
+}
+
+void msdu__schedule_resume(msdu__pipeline *p)
+{
+    p->step_began_ns = msdu__pipeline_now(p);
+    p->step_blocked_ns = 0;
     atomic_store(&p->step_start_ns, p->step_began_ns);
     open_due(p);
     msdu__worker_kick(&p->worker);

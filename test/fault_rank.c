@@ -12,12 +12,16 @@
  *   what=KIND      gradient (default) or parameter: half of the tensors of that kind were announced
  *   rollback=1     after a failure
  *   pause_ms=N     in every step
+ *   save=STEP      write a checkpoint after that step, and go on
+ *   load=1         go on from a checkpoint
+ *   checkpoint=DIR where they are, a file a rank
  *   file_bytes=N   largest file this process may write: a disk that is full
  *
  * A rank keeps a copy of its parameters, as its own update left them or as a wait that succeeded
  * gave them back. When the library fails, the parameters must be that copy, bit by bit:
  * "params.RANK kept"; otherwise "params.RANK other".
  */
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -33,6 +37,7 @@
 #include <msdu/msdu.h>
 
 #include "fault_model.h"
+#include "fault_state.h"
 
 #define RANKS_MOST   8
 #define HALF_WAIT_MS 150 /* the announced half is on its way to the others by then */
@@ -46,6 +51,9 @@ typedef struct plan {
     bool is_rolled_back;
     int pause_ms;
     long file_bytes; /* -1: no limit */
+    int save;        /* 1 + step, 0: never */
+    bool is_loaded;
+    char checkpoint[PATH_MAX];
 } plan;
 
 typedef struct rank_self {
@@ -213,9 +221,33 @@ static msdu_status train_step(rank_self *self, bool *is_leaving_out)
     return status;
 }
 
+/* --- checkpoints --- */
+
+static msdu_status save(rank_self *self)
+{
+    char path[PATH_MAX + 16];
+    fault_progress progress = {.step = self->step + 1, .history = self->history};
+    (void)snprintf(path, sizeof(path), "%s/rank%d", self->plan->checkpoint, self->rank);
+    self->where = "save";
+    return fault_state_save(self->ctx, path, &self->model, &progress);
+}
+
+static msdu_status load(rank_self *self)
+{
+    char path[PATH_MAX + 16];
+    fault_progress progress = {0};
+    (void)snprintf(path, sizeof(path), "%s/rank%d", self->plan->checkpoint, self->rank);
+    self->where = "load";
+    msdu_status status = fault_state_load(self->ctx, path, &self->model, &progress);
+    self->step = progress.step;
+    self->history = progress.history;
+    fault_model_keep(&self->model);
+    return status;
+}
+
 static msdu_status train(rank_self *self, bool *is_leaving_out)
 {
-    msdu_status status = MSDU_OK;
+    msdu_status status = self->plan->is_loaded ? load(self) : MSDU_OK;
     for (; self->step < self->plan->steps && status == MSDU_OK && !*is_leaving_out; self->step++) {
         if (has_fault(self, "leave") && self->step == self->plan->at) {
             break;
@@ -226,6 +258,7 @@ static msdu_status train(rank_self *self, bool *is_leaving_out)
             break;
         }
         printf("stepped.%d %d\n", self->rank, self->step);
+        status = self->step + 1 == self->plan->save ? save(self) : MSDU_OK;
     }
     if (status == MSDU_OK && !*is_leaving_out) {
         self->where = "finish";
@@ -334,10 +367,15 @@ static plan read_plan(int count, char *const words[])
         p.threads = number_of(words[i], "threads=", p.threads);
         p.at = number_of(words[i], "at=", p.at);
         p.pause_ms = number_of(words[i], "pause_ms=", p.pause_ms);
+        p.save = number_of(words[i], "save=", p.save - 1) + 1;
+        p.is_loaded = number_of(words[i], "load=", p.is_loaded) != 0;
         p.is_rolled_back = number_of(words[i], "rollback=", p.is_rolled_back) != 0;
         p.file_bytes = number_of(words[i], "file_bytes=", (int)p.file_bytes);
         if (strncmp(words[i], "fault=", 6) == 0) {
             (void)snprintf(p.fault, sizeof(p.fault), "%s", words[i] + 6);
+        }
+        if (strncmp(words[i], "checkpoint=", 11) == 0) {
+            (void)snprintf(p.checkpoint, sizeof(p.checkpoint), "%s", words[i] + 11);
         }
         if (strcmp(words[i], "what=parameter") == 0) {
             p.what = MSDU_PARAMETER;

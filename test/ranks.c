@@ -239,7 +239,7 @@ static bool forward(ranks_self *self, int step)
         !is_ok(self, msdu_tensor_wait(self->ctx, MSDU_ALL_TENSORS, MSDU_PARAMETER))) {
         return false;
     }
-    if (job->style == RANKS_DEFERRED && step > 0 && !optimize(self, step - 1)) {
+    if (job->style == RANKS_DEFERRED && step > job->first_step && !optimize(self, step - 1)) {
         return false;
     }
     record(self, step);
@@ -327,18 +327,25 @@ static bool train(ranks_self *self)
         return false;
     }
     note_fragments(self);
-    for (int step = 0; step < job->steps; step++) {
+    if (job->started != NULL) {
+        job->started(self);
+    }
+    for (int step = job->first_step; step < job->steps && self->status == MSDU_OK; step++) {
         if (!take_step(self, step)) {
             return false;
         }
     }
-    if (job->style == RANKS_DEFERRED && job->steps > 0 && !optimize(self, job->steps - 1)) {
+    bool is_deferred = job->style == RANKS_DEFERRED && job->steps > job->first_step;
+    if (is_deferred &&
+        (!is_ok(self, msdu_tensor_wait(self->ctx, MSDU_ALL_TENSORS, MSDU_PARAMETER)) ||
+         !optimize(self, job->steps - 1))) {
         return false;
     }
     if (job->ended != NULL) {
         job->ended(self);
     }
-    bool is_finished = job->is_unfinished || is_ok(self, msdu_finish(self->ctx));
+    bool is_well = self->status == MSDU_OK;
+    bool is_finished = is_well && (job->is_unfinished || is_ok(self, msdu_finish(self->ctx)));
     record(self, job->steps);
     return is_finished;
 }

@@ -38,6 +38,7 @@ typedef struct ranks_self ranks_self;
 typedef struct ranks_job {
     int ranks;
     int steps;
+    int first_step; /* of a resumed run; `started` puts everything in its place */
     const ranks_tensor *tensors;
     uint32_t tensor_count;
     msdu_config config; /* size, ranks, rank and backend are filled in */
@@ -54,11 +55,12 @@ typedef struct ranks_job {
     /* Weight of a rank in means, told before every step; NULL: 1, and not told. */
     double (*weight_at)(const struct ranks_job *job, int rank, int step);
     /* Called by every rank, if not NULL: before create; after create; before a tensor is added;
-     * before every backward pass; after a gradient was computed; after the last step; after a
-     * failure. */
+     * after start; before every backward pass; after a gradient was computed; after the last step;
+     * after a failure. */
     void (*configured)(const ranks_self *self, msdu_config *config);
     void (*created)(ranks_self *self);
     void (*described)(const ranks_self *self, uint32_t tensor, msdu_tensor_desc *desc);
+    void (*started)(ranks_self *self);
     void (*stepped)(ranks_self *self, int step);
     bool (*syncs_at)(int step); /* msdu_synchronize() before this step; NULL: never */
     void (*computed)(ranks_self *self, int step, uint32_t tensor);

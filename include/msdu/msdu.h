@@ -428,6 +428,52 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_finish(msdu_ctx *ctx);
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_rollback(msdu_ctx *ctx);
 
 /*
+ * Write down this rank's synchronization state, between two steps, for a checkpoint: anchors, error
+ * feedback, outer momentum, the accumulated domain's recursion, policy and schedule, means that
+ * have arrived but are not due yet (overlap delayed and streamed), and the counters of the summary.
+ * Not in it: parameters, gradients, and the optimizer's state, which are the trainer's to save.
+ *
+ * Waits until everything that was sent has arrived, so that other ranks have to come to the same
+ * step; they need not call this function. Nothing is changed: training goes on as if it had not
+ * been called. When it returns, parameters and gradients are the trainer's until it announces or
+ * waits again, so the parameters to be saved beside the state are those after this call. A trainer
+ * that defers its optimizer to the next forward pass runs it first.
+ *
+ * data      receives the state, little-endian, any alignment; NULL: only ask for the size
+ * bytes     room at data
+ * bytes_out receives the size of the state
+ * Returns MSDU_OK, ERR_INVALID (too little room; the text names the size), ERR_STATE (not between
+ * start and finish, or tensors were announced since the last msdu_step()), ERR_NO_MEMORY, or the
+ * context's failure.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes,
+                                                    size_t *bytes_out);
+
+/*
+ * Go on from a state: once, after msdu_start() and before the first step. All ranks call it, each
+ * with the state of its own rank, all of one and the same step; it blocks until all have. With the
+ * policy "fixed" training then goes on bit by bit as if it had not been interrupted; other policies
+ * also measure time.
+ *
+ * In this order: msdu_create(), msdu_tensor_add(), msdu_start() with parameters that are equal on
+ * all ranks (or broadcast = yes), msdu_state_set(), and only then the parameters and the
+ * optimizer's state of the checkpoint into their memory: after local steps they differ by rank,
+ * which msdu_start() refuses. The learning rate and the loss told last are part of the state.
+ *
+ * Tensors, settings and the number of ranks must be those of the state, except job, broadcast,
+ * check_finite, window, lanes, total_steps and what concerns a rank alone (rendezvous, deadline,
+ * files). Everything is checked before anything is used: a call that fails on one rank fails on
+ * all, and leaves all contexts as they were.
+ *
+ * data  what msdu_state_get() gave; may be freed afterwards
+ * bytes its size
+ * Returns MSDU_OK, ERR_INVALID (no state, cut off or damaged), ERR_MISMATCH (names the first
+ * difference: a setting or tensor, the rank, the step, another run; or the rank that could not take
+ * its state), ERR_UNSUPPORTED (another format), ERR_STATE, ERR_NO_MEMORY, or the context's failure.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_state_set(msdu_ctx *ctx, const void *data, size_t bytes);
+
+/*
  * Read the counters. summary_out->size must be set by the caller (MSDU_SUMMARY_INIT).
  *
  * Returns MSDU_OK, ERR_INVALID.

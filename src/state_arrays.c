@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The arrays of a state: plans and messages of fragments, memory of slices. */
+#include <string.h>
+
+#include "state.h"
+
+/* --- fragments --- */
+
+static uint32_t fragment_of(const msdu__pipeline *p, const msdu__image *image, uint32_t slice)
+{
+    return msdu__fragment_of(p, slice, image->is_gradient || p->is_accumulated);
+}
+
+/* Slices of a fragment in the image's domain, which need not be the present one. */
+static uint32_t slices_in(const msdu__pipeline *p, const msdu__image *image, uint32_t fragment)
+{
+    bool is_whole = image->is_gradient || p->is_accumulated;
+    uint32_t bound = is_whole ? p->slice_bound : p->slicing.slice_count;
+    uint32_t count = 0;
+    for (uint32_t slice = 0; slice < bound; slice++) {
+        count += fragment_of(p, image, slice) == fragment ? 1 : 0;
+    }
+    return count;
+}
+
+/* Read into the place for a plan on its way, of which there is none now. */
+static void code_plan(msdu__pipeline *p, msdu__codec *c, const msdu__image *image, uint32_t index)
+{
+    msdu__fragment *f = &p->fragments[index];
+    uint32_t count = slices_in(p, image, index);
+    uint32_t *order = c->in != NULL ? f->plan_next : f->plan;
+    msdu__codec_values(c, "plan", order, count, sizeof(*order));
+    if (c->in == NULL || c->bad != NULL) {
+        return;
+    }
+    if (!msdu__plan_is_valid(order, count, p->plan_marks)) {
+        c->bad = "plan";
+    } else if (!c->is_dry) {
+        memcpy(f->plan, order, count * sizeof(*order));
+        f->plan_hash = msdu__plan_hash(f->plan, count);
+    }
+}
+
+/* A round whose mean waits is judged when it is applied, by what all ranks said about it. */
+static void code_messages(const msdu__pipeline *p, msdu__codec *c, const msdu__fragment *f)
+{
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        msdu__control *said = &f->control[rank];
+        msdu__codec_array(c, "message", said, offsetof(msdu__control, sketch) / sizeof(double),
+                          sizeof(double));
+        msdu__codec_array(c, "sketch", said->sketch, MSDU__SKETCH, sizeof(*said->sketch));
+    }
+}
+
+/* --- slices --- */
+
+static void code_residual(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    double scale = run->scale;
+    bool has_residual = run->has_residual;
+    msdu__codec_flag(c, "error feedback", &has_residual);
+    if (!has_residual) {
+        return;
+    }
+    if (run->residual == NULL) {
+        c->bad = c->bad == NULL ? "error feedback" : c->bad;
+        return;
+    }
+    msdu__codec_measure(c, "error feedback", &scale);
+    msdu__codec_array(c, "error feedback", run->residual, p->slicing.slices[slice].count,
+                      sizeof(*run->residual));
+    msdu__codec_array(c, "error feedback", run->owner_residual, run->share_count[p->rank],
+                      sizeof(*run->owner_residual));
+    if (c->in != NULL && !c->is_dry) {
+        run->has_residual = true;
+        run->scale = scale;
+    }
+}
+
+/* Of working type; NULL: there is none in this context, whatever the state's. */
+static void code_working(const msdu__pipeline *p, msdu__codec *c, const char *name, void *array,
+                         uint32_t slice)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    if (array != NULL) {
+        msdu__codec_array(c, name, array, cut->count, cut->dtype == MSDU_FLOAT64 ? 8 : 4);
+    }
+}
+
+/* Times for the trace and the plan: as if the slice had just come, after its usual time. */
+static void give_pending(const msdu__pipeline *p, msdu__run *run)
+{
+    uint64_t now = msdu__pipeline_now(p);
+    uint64_t spent = run->link_ns > 0 && run->link_ns < (double)now ? (uint64_t)run->link_ns : 0;
+    run->state = MSDU__RUN_REDUCED;
+    run->times.done_ns = now;
+    run->times.issued_ns = run->times.ready_ns = now - spent;
+}
+
+static void code_pending(const msdu__pipeline *p, msdu__codec *c, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    code_working(p, c, "mean", run->buf, slice);
+    code_working(p, c, "snapshot", run->snapshot, slice);
+    msdu__codec_array(c, "norm", &run->mean_sq, 1, sizeof(run->mean_sq));
+    if (c->in != NULL && !c->is_dry) {
+        give_pending(p, run);
+    }
+}
+
+static void code_times(msdu__codec *c, msdu__run *run)
+{
+    double link_ns = run->link_ns;
+    double wait_ns = run->wait_ns;
+    msdu__codec_measure(c, "link time", &link_ns);
+    msdu__codec_measure(c, "ready time", &wait_ns);
+    if (c->in != NULL && !c->is_dry) {
+        run->link_ns = link_ns;
+        run->wait_ns = wait_ns;
+    }
+}
+
+static void code_slice(msdu__pipeline *p, msdu__codec *c, const msdu__image *image, uint32_t slice)
+{
+    msdu__run *run = &p->runs[slice];
+    code_times(c, run);
+    code_residual(p, c, slice);
+    if (image->is_local_entered && !run->is_state) {
+        code_working(p, c, "anchor", run->anchor, slice);
+        code_working(p, c, "momentum", run->momentum, slice);
+    }
+    code_working(p, c, "drift", run->recursion.drift, slice);
+    code_working(p, c, "velocity", run->recursion.velocity, slice);
+    code_working(p, c, "trace", run->recursion.trace, slice);
+    if (image->fragments[fragment_of(p, image, slice)].is_pending) {
+        code_pending(p, c, slice);
+    }
+}
+
+void msdu__arrays_code(msdu__pipeline *p, msdu__codec *c, const msdu__image *image)
+{
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        code_plan(p, c, image, i);
+        if (image->fragments[i].is_pending) {
+            code_messages(p, c, &p->fragments[i]);
+        }
+    }
+    for (uint32_t slice = 0; slice < p->slicing.slice_count && c->bad == NULL; slice++) {
+        code_slice(p, c, image, slice);
+    }
+}

@@ -37,9 +37,9 @@ static inline msdu__interval_args default_args(void)
         .hide_share = 0.5,
         .wires = {{"float32", 32, 0, true, true},
                   {"bfloat16", 16, 1e-6, true, true},
-                  {"int8", 8.125, 5e-5, true, true},
-                  {"int4", 4.125, 0.016, true, true},
-                  {"ternary", 2.125, 2.6, true, false}},
+                  {"int8", 8.0625, 5e-5, true, true},
+                  {"int4", 4.0625, 0.0163, true, true},
+                  {"ternary", 2.0625, 0.132, true, false}},
         .wire_count = WIRES,
     };
 

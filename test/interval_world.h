@@ -106,7 +106,7 @@ static inline double harm_of(const world *w, const msdu__decision *d)
                    : 0;
     }
     return sum / d->interval +
-           0.2 * 4 / 3 * w->args.wires[d->wire].residual_ratio * world_drift(w, d->interval);
+           1.0 * 4 / 3 * w->args.wires[d->wire].residual_ratio * world_drift(w, d->interval);
 }
 
 static inline double world_harm(const world *w)

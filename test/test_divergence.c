@@ -76,7 +76,7 @@ START_TEST(the_ladder_meets_the_target_up_to_sixteen_times_the_computation)
         int wire;
         uint32_t interval;
         double fewer; /* bytes, at most */
-    } cases[] = {{0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, INT4, 2, 16}, {16, INT4, 3, 64}};
+    } cases[] = {{0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, INT4, 2, 16}, {16, TERNARY, 2, 64}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(10 * cases[i].ratio, 1e-5);

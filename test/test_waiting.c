@@ -41,7 +41,7 @@ START_TEST(a_share_of_a_step_is_learned_from_what_was_waited)
     for (int i = 0; i < 80; i++) {
         learn(&state, true, INT4, 9, 3); /* waits longer than the link takes */
     }
-    ck_assert_double_eq_tol(known(&state).gradient_share, (9 * 4.125 / 32 - 3) / 10, 0.01);
+    ck_assert_double_eq_tol(known(&state).gradient_share, (9 * 4.0625 / 32 - 3) / 10, 0.01);
 }
 END_TEST
 

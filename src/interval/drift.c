@@ -5,9 +5,8 @@
 #include <math.h>
 
 /* Constants of the trade between interval, delay and wire; bench/results/policy_trials.txt. */
-#define RESIDUAL_WEIGHT                                                                            \
-    0.2                      /* of withheld energy beside disagreement: with it ternary at h ranks \
-                                with int4 at 2h or better, as it did in trials */
+/* Of withheld energy beside disagreement: ternary at h ranks between int4 at h and at 2 h. */
+#define RESIDUAL_WEIGHT  1.0
 #define SMOOTH           0.3 /* weight of the newest measurement */
 #define POWER_FIRST      1.5
 #define SCALE_MOST       4.0 /* measured over predicted residual, at most; and its inverse */

@@ -76,7 +76,8 @@ START_TEST(the_ladder_meets_the_target_up_to_sixteen_times_the_computation)
         int wire;
         uint32_t interval;
         double fewer; /* bytes, at most */
-    } cases[] = {{0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, INT4, 2, 16}, {16, TERNARY, 2, 64}};
+    } cases[] = {
+        {0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, INT4, 2, 16}, {16, TERNARY, 2, 64}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(10 * cases[i].ratio, 1e-5);
@@ -199,6 +200,23 @@ START_TEST(half_the_learning_rate_moves_the_interval_as_the_exponent_says)
         ck_assert_double_ge(ratio, expected / 1.4);
         ck_assert_double_le(ratio, expected * 1.4);
     }
+}
+END_TEST
+
+/* A cosine's end: lr falls faster than drift is measured, which must not tighten the cap. */
+START_TEST(a_rate_that_goes_to_zero_loosens_the_interval)
+{
+    world w = default_world(20000, 1e-4);
+    uint32_t before = 0;
+
+    world_run(&w, 100);
+    before = w.now.interval;
+    while (w.lr > 1e-6 * w.lr_first) {
+        w.lr *= 0.5;
+        world_run(&w, 1);
+        ck_assert_uint_ge(w.now.interval, before);
+    }
+    ck_assert_uint_gt(w.now.interval, before);
 }
 END_TEST
 
@@ -331,6 +349,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, a_named_limit_is_absolute);
     tcase_add_test(tcase, the_default_cap_has_no_scale);
     tcase_add_test(tcase, half_the_learning_rate_moves_the_interval_as_the_exponent_says);
+    tcase_add_test(tcase, a_rate_that_goes_to_zero_loosens_the_interval);
     tcase_add_test(tcase, closed_loop_is_stable_under_noise);
     tcase_add_test(tcase, a_small_gain_does_not_move_the_interval);
     tcase_add_test(tcase, a_faster_link_brings_the_interval_back);

@@ -19,7 +19,8 @@
 #define STAY_CAP     1.2
 #define GAIN_HARM    0.7
 #define GAIN_WAIT    0.85
-#define SAME_HARM    1.1 /* no difference that trials could tell */
+#define SAME_HARM    1.15 /* no difference that trials could tell */
+#define SAME_WAIT    0.01 /* likewise, of the wait itself */
 /* Plain float32 is exact, and from local steps there is no way back to gradients: each is left only
  * when that was wanted so many rounds in a row; float32 sooner where waiting is alarming. */
 #define LEAVE_ROUNDS  12
@@ -98,10 +99,22 @@ static void keep_less_harm(option *best, const option *o, double *least)
     }
 }
 
+/* Time waited per time trained: unlike the share it does not flatten where waiting dominates. */
+static double wait_ratio(const option *o)
+{
+    return o->overhead < 1 ? o->overhead / (1 - o->overhead) : (double)INFINITY;
+}
+
+/* Less waiting, or as little at less harm, or both alike at fewer bytes: late rounds that hide wait
+ * for the same whatever their wire. */
 static void keep_less_wait(option *best, const option *o)
 {
-    if (best->choice.interval == 0 || o->overhead < best->overhead ||
-        (o->overhead <= best->overhead && o->harm < best->harm)) {
+    bool is_less = wait_ratio(o) < (1 - SAME_WAIT) * wait_ratio(best);
+    bool is_same = wait_ratio(o) <= (1 + SAME_WAIT) * wait_ratio(best);
+    bool is_better = o->harm * SAME_HARM < best->harm ||
+                     (o->harm <= SAME_HARM * best->harm && o->traffic < best->traffic);
+
+    if (best->choice.interval == 0 || is_less || (is_same && is_better)) {
         *best = *o;
     }
 }
@@ -183,12 +196,6 @@ static void search(const model *m, uint32_t low, uint32_t high, found *best)
     if (best->now.choice.interval == 0 && last >= low && last <= high) {
         search_delays(m, (uint32_t)last, best, &least);
     }
-}
-
-/* Time waited per time trained: unlike the share it does not flatten where waiting dominates. */
-static double wait_ratio(const option *o)
-{
-    return o->overhead < 1 ? o->overhead / (1 - o->overhead) : (double)INFINITY;
 }
 
 /* Is the last decision still within what was asked for, and `better` no clear gain? */

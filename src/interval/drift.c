@@ -11,6 +11,7 @@
 #define POWER_FIRST      1.5
 #define SCALE_MOST       4.0 /* measured over predicted residual, at most; and its inverse */
 #define CALIBRATE_ROUNDS 8   /* that are averaged to the first peak */
+#define RATE_LEAST       0.1 /* an lr that goes to zero is ahead of the drift measured at it */
 #define SMOOTH_PEAK      0.1 /* later it only rises, and slowly: one noisy round is no peak */
 
 static bool is_measure(double value)
@@ -160,10 +161,14 @@ static double rate_now(const msdu__drift *m)
     const double *real = m->state->real;
     double lr = m->stats.lr;
 
+    double rate = 1;
+
     if (isfinite(lr) && lr > 0) {
-        return lr / real[MSDU__REAL_LR];
+        rate = lr / real[MSDU__REAL_LR];
+    } else if (real[MSDU__REAL_PEAK] > 0) {
+        rate = sqrt(plain_harm(m) / real[MSDU__REAL_PEAK]);
     }
-    return real[MSDU__REAL_PEAK] > 0 ? fmin(sqrt(plain_harm(m) / real[MSDU__REAL_PEAK]), 1) : 1;
+    return fmin(fmax(rate, RATE_LEAST), 1);
 }
 
 static double cap_now(const msdu__drift *m)

@@ -27,6 +27,7 @@ static inline msdu__interval_args default_args(void)
         .interval_max = 64,
         .warmup_steps = 8,
         .target_overhead = 0.03,
+        .drift_exponent = 1,
         .qsr_alpha = 0.2,
         .plateau_patience = 2,
         .plateau_threshold = 0.05,

@@ -276,11 +276,11 @@ class Attachment:
         if self.is_closed or self._is_finished:
             return
         gradients = self._gradients
-        has_closure = bool(args) or kwargs.get("closure") is not None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
         if gradients.is_begun:
             gradients.end()  # that pass had no end of its own: reentrant, or broken off
         is_fresh = self._passes > self._seen.get(id(optimizer), 0)
-        if not has_closure and not (is_fresh and not self._is_dirty):
+        if closure is None and not (is_fresh and not self._is_dirty):
             self._take_by_hand()
         if gradients.not_finite is not None and getattr(optimizer, "found_inf", None) is None:
             raise gradients.not_finite

@@ -111,7 +111,7 @@ class Runs(unittest.TestCase):
         self.assertLess(self.found["gpt"]["eval_loss"][-1], np.log(11))
 
 
-class Command(unittest.TestCase):
+class Commands(unittest.TestCase):
     """train.py and train_table.py as a user calls them."""
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:

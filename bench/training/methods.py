@@ -13,8 +13,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import os
+import pathlib
 import re
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -225,6 +228,7 @@ class Ours(Method):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
+        _use_checkout()
         try:
             import msdu
         except ImportError as error:
@@ -251,6 +255,15 @@ class Ours(Method):
             "msdu_change_step": [row.step for row in changes],
             "msdu_change_interval": [row.interval_steps for row in changes],
             "msdu_change_bits": [row.wire_bits for row in changes]}
+
+
+def _use_checkout() -> None:
+    """Find the package and the library of this checkout where none is installed or named."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    library = root / "build" / "lib" / "libmsdu.so"
+    if library.exists():
+        os.environ.setdefault("MSDU_LIBRARY", str(library))
+    sys.path.append(str(root / "python_shim"))
 
 
 def own_address() -> str:

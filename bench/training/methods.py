@@ -78,7 +78,10 @@ class Method:
         """Make the parameters safe to read; exchanges nothing that others have not."""
 
     def finish(self) -> None:
-        """After the last step: every rank ends with the result."""
+        """After the last step: every rank ends with the result; connections stay open."""
+
+    def close(self) -> None:
+        """Leave; after the bytes of the connections were counted."""
 
     def facts(self) -> dict[str, Any]:
         """What the record shall hold beside the common fields; names begin with the method's."""
@@ -216,6 +219,8 @@ class DilocoTorchft(Method):
 
     def finish(self) -> None:
         self.diloco.__exit__(None, None, None)
+
+    def close(self) -> None:
         dist.barrier()
         self.manager.shutdown(wait=False)
         dist.barrier()
@@ -243,6 +248,8 @@ class Ours(Method):
         self.attachment.finish()
         self.summary = self.attachment.summary()
         self.rows = self.attachment.rows()
+
+    def close(self) -> None:
         self.attachment.close()
 
     def facts(self) -> dict[str, Any]:

@@ -216,7 +216,9 @@ def train_once(options: Options) -> dict[str, Any]:
     """A whole run over the default group; what it holds of the group is released on return."""
     run = Run(options)
     run.train()
-    return run.result()
+    result = run.result()
+    run.method.close()
+    return result
 
 
 def main(options: Options, result_file: str) -> None:

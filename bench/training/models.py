@@ -170,9 +170,9 @@ class Kind:
 
 KINDS = {
     "cnn": Kind(SmallCnn, "cifar100", "sgd", 0.05, 32, 6, 25000, 0.0),
-    "resnet": Kind(ResNet, "cifar100", "sgd", 0.1, 32, 4, 12800, 5e-4),
-    "vgg": Kind(WideVgg, "cifar100", "sgd", 0.05, 32, 4, 12800, 5e-4),
-    "gpt": Kind(CharacterGpt, "shakespeare", "adamw", 2e-3, 8, 1, 15000, 0.1),
+    "resnet": Kind(ResNet, "cifar100", "sgd", 0.1, 32, 6, 12800, 5e-4),
+    "vgg": Kind(WideVgg, "cifar100", "sgd", 0.05, 32, 6, 12800, 5e-4),
+    "gpt": Kind(CharacterGpt, "shakespeare", "adamw", 2e-3, 8, 2, 15000, 0.1),
 }
 
 

@@ -190,6 +190,7 @@ class Parts(unittest.TestCase):
     def test_names_of_methods(self) -> None:
         self.assertEqual(methods.expand("local-16"), ("local", {"period": "16"}))
         self.assertEqual(methods.expand("ours-h4-int4")[1]["wire"], "int4")
+        self.assertEqual(methods.expand("ours-h4-int4-block")[1]["overlap"], "blocking")
         with self.assertRaises(ValueError):
             methods.expand("ours-h4-int5")
 

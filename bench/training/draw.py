@@ -29,8 +29,8 @@ def _save(figure: Any, file: pathlib.Path) -> None:
 
 def _group(one: Outcome) -> tuple[str, str]:
     """Line of the figure that an outcome belongs to, and what is written at its point."""
-    if match := re.fullmatch(r"ours-h(\d+)-(\w+)", one.method):
-        return f"ours, {match[2]}", match[1]
+    if match := re.fullmatch(r"ours-h(\d+)-(\w+?)(-block)?", one.method):
+        return f"ours, {match[2]}" + (", blocking" if match[3] else ""), match[1]
     if match := re.fullmatch(r"local-(\d+)", one.method):
         return "local SGD", match[1]
     return one.method, ""
@@ -48,10 +48,11 @@ def frontier(found: list[Outcome], problem: Problem, file: pathlib.Path) -> None
         name, text = _group(one)
         lines.setdefault(name, []).append((one, text))
     for name, points in lines.items():
-        wire = name.rpartition(" ")[2]
+        wire = name.split(", ")[1] if name.startswith("ours, ") else ""
         axes.errorbar([one.fewer for one, _ in points], [one.mean for one, _ in points],
                       [_error(one) for one, _ in points], marker="o", capsize=2, label=name,
-                      color=WIRE_COLORS.get(wire), linestyle="-" if len(points) > 1 else "none")
+                      color=WIRE_COLORS.get(wire), linestyle="none" if len(points) == 1 else
+                      "--" if name.endswith("blocking") else "-")
         for one, text in points:
             axes.annotate(text, (one.fewer, one.mean), textcoords="offset points",
                           xytext=(4, 4), fontsize=8)

@@ -28,6 +28,7 @@ RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.
 OUTER = (("0.7", "0.6"), ("0.7", "0.9"), ("1.0", "0.5"))  # DiLoCo: learning rate and momentum
 PERIODS = (1, 2, 4, 8, 16, 32)
 FRONTIER = tuple((h, wire) for wire in ("int4", "float32", "ternary") for h in (1, 2, 4, 8, 16))
+BLOCKING = ((4, "int4"), (2, "int4"), (8, "int4"), (4, "ternary"), (8, "ternary"))
 SHORT_FRONTIER = ((1, "int4"), (2, "int4"), (4, "ternary"), (8, "ternary"))
 STEPS = {"pace": 64, "step": 64}  # a multiple of every period above
 
@@ -156,9 +157,12 @@ def peers(model: str) -> tuple[str, ...]:
 
 
 def frontier(model: str) -> tuple[str, ...]:
-    """Fixed pairs of interval and wire."""
+    """Fixed pairs of interval and wire; first some whose mean comes in time (-block), by which
+    one sees what the delay of the default overlap costs."""
     pairs = FRONTIER if model == "cnn" else SHORT_FRONTIER
-    return tuple(f"ours-h{h}-{wire}" for h, wire in pairs)
+    late = tuple(f"ours-h{h}-{wire}" for h, wire in pairs)
+    exact = BLOCKING if model == "cnn" else BLOCKING[:1]
+    return tuple(f"ours-h{h}-{wire}-block" for h, wire in exact) + late
 
 
 def accuracy(records: list[Record], model: str, dataset: str, seeds: tuple[int, ...],

@@ -111,6 +111,8 @@ class Attachment:
         history: rows of (step, interval_steps, wire_bits, bytes_sent, wait_ns, elapsed_ns).
     """
 
+    _source: type[Gradients] = Gradients  # where gradients come from
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -126,7 +128,7 @@ class Attachment:
         _check_arguments(model, self.optimizers, buffers)
         _refuse_twice(model, self.optimizers)
         _settings.check(settings)
-        slots = _tensors.trained(model, self.optimizers)
+        slots = self._trained()
         device = _tensors.device_of(slots)
         given = _choose.settings(settings, self.optimizers, device)
         given.update(_rendezvous.place(given, process_group))
@@ -146,7 +148,7 @@ class Attachment:
         self._in_step = False
         self._lr: Optional[float] = None
         self._context = Context(given)
-        self._gradients = Gradients(
+        self._gradients = self._source(
             self._context, slots, unused, self._pass_begins, self._pass_ends
         )
         self._waits = Waits(model, self._forward_begins, self._wait, self.wait)
@@ -161,6 +163,10 @@ class Attachment:
         _attached.add(self)
 
     # --- start ---
+
+    def _trained(self) -> list[_tensors.Slot]:
+        """What is exchanged."""
+        return _tensors.trained(self.model, self.optimizers)
 
     def _start(self, buffers: str) -> None:
         self._gradients.register()

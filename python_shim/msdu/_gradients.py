@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Callable, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 import torch
 from torch.autograd import Variable
@@ -75,9 +75,13 @@ class Gradients:
         self._used_id = -1
         if unused:
             self._used = torch.zeros(2, len(slots), dtype=torch.float64)
-        self._hooks = [
+        self._hooks = self._listen()
+
+    def _listen(self) -> list[Any]:
+        """Hooks that bring the gradients; a subclass that gets them otherwise has none."""
+        return [
             slot.param.register_post_accumulate_grad_hook(self._hook(index, slot))
-            for index, slot in enumerate(slots)
+            for index, slot in enumerate(self._slots)
         ]
 
     def register(self) -> None:
@@ -149,13 +153,19 @@ class Gradients:
     def _announce(self, index: int, slot: _tensors.Slot, param: torch.Tensor) -> None:
         grad = param.grad
         if self.fired[index] or grad is None:
-            raise _abi.Error(
-                _abi.ERR_STATE,
-                f"gradient of '{slot.name}' came twice in one backward pass, or the last backward "
-                "pass was broken off",
-            )
+            self._refuse_twice(slot)
         if slot.is_sparse or grad.stride() != slot.stride or grad.dtype is not slot.dtype:
             grad = self._adopt(slot, param, grad)
+        self._note(index, slot, grad)
+
+    def _refuse_twice(self, slot: _tensors.Slot) -> NoReturn:
+        raise _abi.Error(
+            _abi.ERR_STATE,
+            f"gradient of '{slot.name}' came twice in one backward pass, or the last backward "
+            "pass was broken off",
+        )
+
+    def _note(self, index: int, slot: _tensors.Slot, grad: torch.Tensor) -> None:
         self.fired[index] = 1
         self._left -= 1
         self._hand_over(slot, grad)

@@ -15,14 +15,18 @@ from ._settings import Setting, settings
 if TYPE_CHECKING:
     from ._attach import Attachment, attach, summary
     from ._summary import Row, Summary, plot
+    from .ddp import DistributedDataParallel, HookState, comm_hook
 
 __all__ = [
     "Attachment",
+    "DistributedDataParallel",
     "Error",
+    "HookState",
     "Row",
     "Setting",
     "Summary",
     "attach",
+    "comm_hook",
     "plot",
     "settings",
     "summary",
@@ -33,7 +37,10 @@ __version__ = "0.2.0"
 # Names that need torch, and where they are.
 _LATER = {
     "Attachment": "_attach",
+    "DistributedDataParallel": "ddp",
+    "HookState": "ddp",
     "attach": "_attach",
+    "comm_hook": "ddp",
     "summary": "_attach",
     "Row": "_summary",
     "Summary": "_summary",

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks as forked processes: torch is imported once, so tests with real processes are quick."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import runpy
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Callable
+
+import torch  # before the fork
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+LIMIT_S = 100.0
+
+
+class Outcome:
+    """What became of a rank.
+
+    Attributes:
+        value: what its function returned, or what its script left in ``RESULT``.
+        problem: traceback of its exception; empty: none.
+        output: what it printed.
+        code: exit status; negative: killed by that signal.
+    """
+
+    def __init__(self, value: Any, problem: str, output: str, code: int) -> None:
+        self.value = value
+        self.problem = problem
+        self.output = output
+        self.code = code
+
+
+def _port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _child(rank: int, function: Callable[[int], Any], path: Path, env: dict[str, str]) -> None:
+    status = 70
+    try:
+        os.environ.update(env, RANK=str(rank), LOCAL_RANK=str(rank))
+        os.setsid()
+        out = os.open(path.with_suffix(".out"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+        torch.set_num_threads(1)
+        value, problem, status = None, "", 0
+        try:
+            value = function(rank)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            problem = "" if status == 0 else f"SystemExit: {end.code}"
+        except BaseException:
+            status, problem = 1, traceback.format_exc()
+        path.write_bytes(pickle.dumps((value, problem)))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def launch(
+    count: int, function: Callable[[int], Any], folder: Path, limit_s: float = LIMIT_S, **env: str
+) -> list[Outcome]:
+    """Run ``function(rank)`` in ``count`` forked processes that find each other as under torchrun.
+
+    Raises:
+        TimeoutError: one was still running after ``limit_s``; all are killed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    common = {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_port()),
+        "OMP_NUM_THREADS": "1",
+        **env,
+    }
+    paths = [folder / f"rank{rank}" for rank in range(count)]
+    pids = []
+    for rank, path in enumerate(paths):
+        path.unlink(missing_ok=True)
+        pid = os.fork()
+        if pid == 0:
+            _child(rank, function, path, common)
+        pids.append(pid)
+    codes = _wait(pids, limit_s)
+    return [_outcome(path, code) for path, code in zip(paths, codes)]
+
+
+def _wait(pids: list[int], limit_s: float) -> list[int]:
+    codes: dict[int, int] = {}
+    end = time.monotonic() + limit_s
+    try:
+        while len(codes) < len(pids):
+            for pid in pids:
+                if pid not in codes:
+                    done, status = os.waitpid(pid, os.WNOHANG)
+                    if done:
+                        codes[pid] = os.waitstatus_to_exitcode(status)
+            if time.monotonic() > end:
+                left = [rank for rank, pid in enumerate(pids) if pid not in codes]
+                raise TimeoutError(f"ranks {left} still run after {limit_s} s")
+            select.select([], [], [], 0.02)
+    finally:
+        for pid in pids:
+            if pid not in codes:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+    return [codes[pid] for pid in pids]
+
+
+def _outcome(path: Path, code: int) -> Outcome:
+    output = path.with_suffix(".out").read_text(errors="replace")
+    value, problem = None, f"exit status {code}"
+    if path.exists():
+        value, problem = pickle.loads(path.read_bytes())
+    return Outcome(value, problem, output, code)
+
+
+def values(outcomes: list[Outcome]) -> list[Any]:
+    """What the ranks returned; all of them must have ended well."""
+    for rank, one in enumerate(outcomes):
+        assert one.code == 0 and not one.problem, f"rank {rank}: {one.problem}\n{one.output}"
+    return [one.value for one in outcomes]
+
+
+def plain(script: str, *args: str) -> Callable[[int], Any]:
+    """``python script args`` in a fork; returns what the script left in its RESULT."""
+
+    def body(rank: int) -> Any:
+        sys.argv[:] = [str(SCRIPTS / script), *args]
+        return runpy.run_path(sys.argv[0], run_name="__main__").get("RESULT")
+
+    return body
+
+
+def attached(options: list[str], script: str, *args: str) -> Callable[[int], Any]:
+    """``python -m msdu options script args`` in a fork."""
+
+    def body(rank: int) -> Any:
+        import msdu.__main__ as command
+
+        sys.argv[:] = ["msdu", *options, str(SCRIPTS / script), *args]
+        command.main()
+        return vars(sys.modules["__main__"]).get("RESULT")
+
+    return body

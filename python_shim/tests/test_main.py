@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m msdu`` on scripts as users write them, the same files with and without it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forks import attached, launch, plain, values
+
+EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
+LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--domain", "parameter", "--wire", "int8"]
+VARIANTS = [
+    ["sgd"],
+    ["adamw", "clip"],
+    ["unused"],
+    ["accumulate"],
+    ["amp", "view"],
+    ["static"],
+]
+
+
+def run(folder: Path, body: Any, ranks: int = 2) -> list[dict[str, Any]]:
+    """Results of a script's ranks: losses, and the parameters as they are after the very end."""
+
+    def one(rank: int) -> dict[str, Any]:
+        result = body(rank)
+        net = result.pop("net", None)
+        if net is not None:
+            result["state"] = {k: v.clone() for k, v in net.state_dict().items()}
+        result["is_torch"] = "msdu._intercept" not in sys.modules
+        return dict(result)
+
+    return values(launch(ranks, one, folder))
+
+
+@pytest.mark.parametrize("what", VARIANTS, ids="-".join)
+def test_interval_of_one_is_plain_training(tmp_path: Path, what: list[str]) -> None:
+    expected = run(tmp_path / "plain", plain("ddp_train.py", *what))
+    got = run(tmp_path / "msdu", attached(EXACT, "ddp_train.py", *what))
+    assert expected[0]["is_torch"] and not got[0]["is_torch"]
+    tolerance = 2e-3 if "amp" in what else 2e-6
+    for one, other in zip(expected, got):
+        assert one["losses"] == pytest.approx(other["losses"], rel=tolerance)
+        for name, value in one["state"].items():
+            assert torch.allclose(value, other["state"][name], rtol=1e-4, atol=tolerance), name
+
+
+@pytest.mark.parametrize("what", [["sgd"], ["adamw", "accumulate", "unused"]], ids="-".join)
+def test_local_steps_train_and_end_equal(tmp_path: Path, what: list[str]) -> None:
+    got = run(tmp_path, attached(LOCAL, "ddp_train.py", *what))
+    losses = got[0]["losses"]
+    assert sum(losses[-8:]) < 0.9 * sum(losses[:8])
+    assert not torch.equal(got[0]["last"], got[1]["last"])  # as the script saw it: local
+    for name, value in got[0]["state"].items():
+        assert torch.equal(value, got[1]["state"][name]), name

@@ -145,11 +145,11 @@ def main() -> None:
     """The command."""
     given = _Arguments(sys.argv[1:])
     _check(given.settings)
-    from . import _intercept  # after the arguments: torch takes its time
-
-    sys.argv[:] = given.command
     name = given.command[0]
     body = _module(name) if given.is_module else _script(name)
+    sys.argv[:] = given.command
+    from . import _intercept  # after the arguments: torch takes its time
+
     options = _intercept.Options(
         dict(given.settings), given.buffers, given.sync_every, given.sync_on_eval, given.is_quiet
     )

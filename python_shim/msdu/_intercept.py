@@ -19,8 +19,9 @@ from typing import Any, Callable, Optional
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import _tensors, ddp
+from . import _manual, _tensors, ddp
 from ._attach import Attachment
 
 logger = logging.getLogger("msdu")
@@ -88,6 +89,19 @@ class Watched(Attachment):
             self.synchronize()
 
 
+class Manual(Watched):
+    """An attachment whose gradients the script reduces when it likes."""
+
+    _source = _manual.Held
+
+    def _trained(self) -> list[_tensors.Slot]:
+        return _tensors.trained(self.model, self.optimizers)
+
+    def reduce_now(self) -> None:
+        """The gradients of a step are in ``.grad``: make them means, or note the step."""
+        self._gradients.exchange()
+
+
 class _Several(torch.nn.Module):
     """Modules that share an optimizer, so they are attached as one."""
 
@@ -119,12 +133,14 @@ class Watch:
         self.attachments: list[Watched] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._wrapped: weakref.WeakKeyDictionary[TorchDDP, _Wrapped] = weakref.WeakKeyDictionary()
+        self.reductions = _manual.Reductions(self._unwrapped, self._attach_manual, notice)
 
     # --- what the script makes ---
 
     def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer was made."""
         self._optimizers.append(weakref.ref(optimizer))
+        self.reductions.saw_optimizer()
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that live, in the order of their making."""
@@ -228,6 +244,36 @@ class Watch:
         logger.info("attached: %r", attachment)
         return attachment
 
+    # --- scripts without DistributedDataParallel ---
+
+    def _unwrapped(self) -> list[torch.optim.Optimizer]:
+        """Optimizers that own no parameter of a DistributedDataParallel."""
+        wrapped = {id(p) for model in self._wrapped for p in model.parameters()}
+        return [
+            one
+            for one in self.optimizers()
+            if ddp.has_hooks(one)
+            and not any(id(p) in wrapped for g in one.param_groups for p in g["params"])
+        ]
+
+    def _attach_manual(
+        self, optimizers: Sequence[torch.optim.Optimizer], must_be_local: bool
+    ) -> Optional[Manual]:
+        given = dict(self.options.settings)
+        if must_be_local and given.setdefault("domain", "parameter") not in ("auto", "parameter"):
+            notice(
+                "not attached, gradients are reduced as the script does it: it changes them "
+                "between one reduction and the next, which only domain parameter allows"
+            )
+            return None
+        if must_be_local:
+            given["domain"] = "parameter"
+        options = Options(given, self.options.buffers, self.options.sync_every)
+        attachment = Manual(torch.nn.Module(), optimizers, None, options)
+        self.attachments.append(attachment)
+        logger.info("attached: %r", attachment)
+        return attachment
+
     # --- the end ---
 
     def finish(self) -> None:
@@ -254,7 +300,7 @@ class Watch:
 def notice(text: str) -> None:
     """One line on standard error, by rank 0."""
     if not dist.is_initialized() or dist.get_rank() == 0:
-        logger.warning(text)
+        print(f"msdu: {text}", file=sys.stderr)
 
 
 # --- patches ---
@@ -277,6 +323,7 @@ def install(options: Options) -> Watch:
         _is_patched = True
         _patch_optimizer()
         _patch_ddp()
+        _patch_all_reduce()
         _patch_spawn()
     return _watch
 
@@ -391,6 +438,23 @@ def _own_hook(original: Any) -> Any:
         return result
 
     return register
+
+
+def _patch_all_reduce() -> None:
+    module = dist.distributed_c10d
+    original = module.all_reduce
+
+    @functools.wraps(original)
+    def all_reduce(
+        tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+    ) -> Any:
+        return watch().reductions.reduce(original, tensor, op, group, async_op)
+
+    for place in (module, dist):
+        setattr(place, "all_reduce", all_reduce)  # noqa: B010 - they have no types
+    register_optimizer_step_post_hook(
+        lambda optimizer, *_: watch().reductions.stepped(optimizer)
+    )
 
 
 class _Child:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import runpy
@@ -134,6 +135,19 @@ def values(outcomes: list[Outcome]) -> list[Any]:
     for rank, one in enumerate(outcomes):
         assert one.code == 0 and not one.problem, f"rank {rank}: {one.problem}\n{one.output}"
     return [one.value for one in outcomes]
+
+
+def attachments() -> list[Any]:
+    """Those that ``python -m msdu`` made in this process."""
+    watch = getattr(sys.modules.get("msdu._intercept"), "_watch", None)
+    return [] if watch is None else list(watch.attachments)
+
+
+def lacks(function: str) -> bool:
+    """Has the library no such function (yet)?"""
+    from msdu import _abi
+
+    return not hasattr(ctypes.CDLL(_abi.library().path), function)
 
 
 def plain(script: str, *args: str) -> Callable[[int], Any]:

@@ -10,13 +10,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import msdu
 import pytest
 import torch
 import torch.distributed as dist
-from forks import launch, values
+from forks import lacks, launch, values
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
+
+import msdu
 
 EXACT = {"interval": "fixed", "interval_steps": 1, "wire": "float32"}
 LOCAL = {"interval": "fixed", "interval_steps": 4, "domain": "parameter", "wire": "int8"}
@@ -201,13 +202,7 @@ def uneven(rank: int) -> Any:
     return found
 
 
-def has_join() -> bool:
-    from msdu import _abi
-
-    return hasattr(_abi.ctypes.CDLL(_abi.library().path), "msdu_join")
-
-
-@pytest.mark.skipif(not has_join(), reason="this library has no msdu_join()")
+@pytest.mark.skipif(lacks("msdu_join"), reason="this library has no msdu_join()")
 def test_uneven_epochs_end_equal(tmp_path: Path) -> None:
     got = values(launch(2, uneven, tmp_path))
     for key, params in got[0].items():

@@ -79,7 +79,8 @@ static void store(const void *in, int32_t dtype, void *out, uint64_t count)
 
 void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
-    if (f->round.is_gradient && !p->runs[slice].is_staged) {
+    bool is_in_place = !p->runs[slice].is_staged && !msdu__voice_of(f)->is_absent;
+    if (f->round.is_gradient && is_in_place) {
         return piece_at(p, slice, 0, 0, MSDU_GRADIENT).memory;
     }
     return p->runs[slice].buf;
@@ -138,6 +139,15 @@ static void capture_gradient(const msdu__pipeline *p, uint32_t slice, const piec
     sums->update_sq += msdu__vec_sum_sq(x, dtype, part->count, &sums->has_bad);
 }
 
+/* Gradients that do not count are not even read; without input a shadowed optimizer stands still.
+ */
+static bool is_unread(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    bool is_shadow = p->is_accumulated && !f->round.is_exact;
+    return (f->round.is_gradient && msdu__voice_of(f)->weight == 0) ||
+           (is_shadow && msdu__voice_of(f)->is_absent);
+}
+
 static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
                           const piece *part, msdu__sums *sums)
 {
@@ -145,8 +155,8 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
     int32_t dtype = p->slicing.slices[slice].dtype;
     if (run->is_state) {
         load(part->memory, dtype, offset_of(run->buf, dtype, part->at), part->count);
-    } else if (f->round.is_gradient && msdu__voice_of(f)->weight == 0) {
-        return; /* not even read */
+    } else if (is_unread(p, f)) {
+        return;
     } else if (f->round.is_gradient) {
         capture_gradient(p, slice, part, sums);
     } else if (p->is_accumulated && !f->round.is_exact) {
@@ -198,11 +208,11 @@ void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     }
 }
 
-static void store_gradients(msdu__pipeline *p, uint32_t slice)
+static void store_gradients(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
     uint64_t at = 0;
-    for (uint32_t i = 0; i < cut->segments; i++) {
+    for (uint32_t i = 0; i < cut->segments && !msdu__voice_of(f)->is_absent; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
         store(offset_of(p->runs[slice].buf, cut->dtype, at), cut->dtype, part.memory, part.count);
         at += part.count;
@@ -231,7 +241,7 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
         }
     }
     if (f->round.is_gradient && run->is_staged) {
-        store_gradients(p, slice);
+        store_gradients(p, f, slice);
     }
 }
 
@@ -241,7 +251,7 @@ static void rescale(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
     msdu__vec_scale(msdu__domain_buffer(p, f, slice), working_dtype(p, slice), f->scale,
                     p->slicing.slices[slice].count);
     if (f->round.is_gradient && p->runs[slice].is_staged) {
-        store_gradients(p, slice);
+        store_gradients(p, f, slice);
     }
 }
 
@@ -273,11 +283,12 @@ static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, co
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     bool is_void = f->is_void && (f->round.is_gradient || !p->is_accumulated);
+    bool is_unmoved = p->is_accumulated && !f->round.is_exact && msdu__voice_of(f)->is_absent;
     p->runs[slice].scale = f->is_void ? p->runs[slice].scale : f->scale;
     if (f->scale != 1) {
         rescale(p, f, slice);
     }
-    if (f->round.is_gradient || is_void) {
+    if (f->round.is_gradient || is_void || is_unmoved) {
         return; /* gradients hold the mean already */
     }
     uint64_t at = 0;
@@ -290,6 +301,9 @@ void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 
 void msdu__domain_local(msdu__pipeline *p, uint32_t slice)
 {
+    if (p->is_absent) {
+        return;
+    }
     int32_t dtype = p->slicing.slices[slice].dtype;
     msdu__recursion_args args = recursion_args(p);
     uint64_t at = 0;
@@ -344,10 +358,11 @@ static void restore_residuals(msdu__pipeline *p, uint32_t slice)
 }
 
 /* All bits set is a NaN in every type. */
-void msdu__domain_skip(msdu__pipeline *p, uint32_t slice)
+void msdu__domain_skip(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
     uint64_t at = 0;
-    for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
+    bool is_absent = msdu__voice_of(f)->is_absent;
+    for (uint32_t i = 0; i < p->slicing.slices[slice].segments && !is_absent; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
         memset(part.memory, 0xff, part.count * msdu__dtype_bytes(p->slicing.slices[slice].dtype));
         at += part.count;

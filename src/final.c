@@ -17,6 +17,7 @@ typedef struct final_facts {
     uint64_t bad;     /* 1 + tensor with a non-finite value */
     double weight;    /* of this rank */
     uint64_t held;    /* error feedback holds back a part of parameters */
+    uint64_t reached; /* steps for which it had input */
 } final_facts;
 
 /* What all ranks know of each other before they meet. */
@@ -25,6 +26,8 @@ typedef struct meeting {
     bool differs_in_buffers;
     double weight;  /* of this rank */
     double weights; /* of all; never 0 */
+    int32_t first;  /* first of the ranks that had input longest, which alone have weight */
+    bool is_uneven; /* there are others */
 } meeting;
 
 bool msdu__final_is_between_steps(const msdu__pipeline *p)
@@ -69,15 +72,46 @@ static bool holds_back(const msdu__pipeline *p)
     return does && is_in_parameters(p);
 }
 
+static void find_first(const msdu__pipeline *p, const final_facts *facts, meeting *out)
+{
+    out->first = 0;
+    out->is_uneven = false;
+    for (int32_t i = 1; i < p->ranks; i++) {
+        out->first = facts[i].reached > facts[out->first].reached ? i : out->first;
+        out->is_uneven = out->is_uneven || facts[i].reached != facts[0].reached;
+    }
+}
+
 static void count_weights(const msdu__pipeline *p, const final_facts *facts, meeting *out)
 {
+    uint64_t reached = facts[out->first].reached;
+    int32_t count = 0;
     out->weights = 0;
     for (int32_t i = 0; i < p->ranks; i++) {
-        out->weights += facts[i].weight;
+        bool counts = facts[i].reached == reached;
+        out->weights += counts ? facts[i].weight : 0;
+        count += counts ? 1 : 0;
     }
     bool has_voices = out->weights > 0;
-    out->weight = has_voices ? facts[p->rank].weight : 1;
-    out->weights = has_voices ? out->weights : p->ranks;
+    bool counts = facts[p->rank].reached == reached;
+    out->weight = !counts ? 0 : has_voices ? facts[p->rank].weight : 1;
+    out->weights = has_voices ? out->weights : count;
+}
+
+/* Ranks stand after the same step, or are inside msdu_join() and may have come there one by one. */
+static msdu_status check_steps(const msdu__pipeline *p, const final_facts *facts, const meeting *m)
+{
+    int32_t other = 0;
+    if (!m->is_uneven || p->is_absent) {
+        return MSDU_OK;
+    }
+    while (facts[other].reached == facts[0].reached) {
+        other++;
+    }
+    return msdu__fail(MSDU_ERR_MISMATCH,
+                      "ranks 0 and %d meet after different steps: %llu and %llu (see msdu_join)",
+                      other, (unsigned long long)facts[0].reached,
+                      (unsigned long long)facts[other].reached);
 }
 
 /* Do all ranks hold the same bits already? Names a rank with a bad value. */
@@ -97,7 +131,8 @@ static msdu_status compare_ranks(msdu__pipeline *p, meeting *out)
                                    .buffers = msdu__agree_hash(p, MSDU_ROLE_BUFFER),
                                    .bad = find_bad(p),
                                    .weight = p->weight,
-                                   .held = holds_back(p) ? 1 : 0};
+                                   .held = holds_back(p) ? 1 : 0,
+                                   .reached = p->is_absent ? p->reached : p->step};
     msdu_op op = {
         .kind = MSDU_OP_ALLGATHER, .send = &facts[p->rank], .recv = facts, .shares = shares};
     status = msdu__agree_run(p, &op, 0);
@@ -112,7 +147,11 @@ static msdu_status compare_ranks(msdu__pipeline *p, meeting *out)
                                 i, p->tensors[facts[i].bad - 1].name, (unsigned long long)p->step);
         }
     }
-    count_weights(p, facts, out);
+    if (status == MSDU_OK) {
+        find_first(p, facts, out);
+        count_weights(p, facts, out);
+        status = check_steps(p, facts, out);
+    }
 
 err_free:
     free(shares);
@@ -227,18 +266,80 @@ static msdu_status average_all(msdu__pipeline *p)
     return status;
 }
 
-msdu_status msdu__final_meet(msdu__pipeline *p)
+/* Waiting that was asked for: the policy must not take it for the network's. */
+static void forgive(msdu__pipeline *p, uint64_t blocked_ns)
 {
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        p->fragments[i].blocked_ns += blocked_ns;
+    }
+}
+
+/* In the gradient domain: parameters and registered optimizer state of the rank that had input
+ * longest, as they are; their mean would not have the same bits. */
+static msdu_status copy_from(msdu__pipeline *p, int32_t first)
+{
+    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    msdu_status status = MSDU_OK;
+    if (shares == NULL) {
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to copy parameters", p->rank);
+    }
+    for (uint32_t i = 0; i < p->tensor_count && status == MSDU_OK; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->role != MSDU_ROLE_MODEL && t->role != MSDU_ROLE_STATE) {
+            continue;
+        }
+        shares[first] = t->count * msdu__dtype_bytes(t->dtype);
+        msdu_op op = {.kind = MSDU_OP_ALLGATHER,
+                      .send = t->parameter,
+                      .recv = t->parameter,
+                      .shares = shares};
+        status = msdu__agree_run(p, &op, 0);
+        p->summary.bytes_sent += p->rank == first ? shares[first] * (uint64_t)(p->ranks - 1) : 0;
+    }
+    free(shares);
+    return status;
+}
+
+static msdu_status catch_up(msdu__pipeline *p)
+{
+    meeting m = {.weights = 1};
+    msdu_status status = compare_ranks(p, &m);
+    if (status != MSDU_OK || !m.is_uneven) {
+        return status;
+    }
+    if (p->is_gradient) {
+        return copy_from(p, m.first);
+    }
+    status = reserve(p);
+    return status == MSDU_OK ? average(p, &m, 0, p->slice_bound) : status;
+}
+
+/* Once everything that was under way has ended. */
+static msdu_status run_drained(msdu__pipeline *p, msdu_status (*work)(msdu__pipeline *p))
+{
+    uint64_t blocked = atomic_load(&p->blocked_ns);
     msdu_status status = msdu__schedule_drain(p);
     if (status != MSDU_OK) {
         return status;
     }
     uint64_t began = msdu__pipeline_now(p);
-    status = average_all(p);
-    p->step_blocked_ns += msdu__pipeline_now(p) - began;
+    status = work(p);
+    uint64_t spent = msdu__pipeline_now(p) - began;
+    p->step_blocked_ns += spent;
+    forgive(p, atomic_fetch_add(&p->blocked_ns, spent) + spent - blocked);
     if (status != MSDU_OK) {
         msdu__pipeline_fail(p, status, msdu_last_error());
         return msdu__pipeline_status(p);
     }
     return MSDU_OK;
+}
+
+msdu_status msdu__final_meet(msdu__pipeline *p)
+{
+    return run_drained(p, average_all);
+}
+
+msdu_status msdu__final_catch_up(msdu__pipeline *p)
+{
+    return run_drained(p, catch_up);
 }

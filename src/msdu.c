@@ -323,6 +323,31 @@ msdu_status msdu_synchronize(msdu_ctx *ctx)
     return status == MSDU_OK ? msdu__final_meet(p) : status;
 }
 
+msdu_status msdu_join(msdu_ctx *ctx)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_status status = check_running(p);
+    if (status == MSDU_OK) {
+        status = check_between_steps(p);
+    }
+    if (status == MSDU_OK && p->settings.commit_tensor) {
+        status = msdu__fail(MSDU_ERR_UNSUPPORTED,
+                            "rank %d: setting commit = tensor releases gradients before it is "
+                            "known which ranks have input",
+                            p->rank);
+    }
+    if (status == MSDU_OK && !msdu__final_has_parameters(p)) {
+        status = msdu__fail(MSDU_ERR_UNSUPPORTED,
+                            "rank %d: parameters of a rank without input are brought up to the "
+                            "others only if every model tensor was added with one",
+                            p->rank);
+    }
+    return status == MSDU_OK && p->ranks > 1 ? msdu__join_run(p) : status;
+}
+
 msdu_status msdu_finish(msdu_ctx *ctx)
 {
     if (ctx == NULL) {
@@ -342,8 +367,6 @@ msdu_status msdu_finish(msdu_ctx *ctx)
         status = msdu__final_meet(p);
     }
     msdu__worker_stop(&p->worker);
-    p->blocked_ns += p->step_blocked_ns;
-    p->step_blocked_ns = 0;
     p->is_finished = true;
     msdu_status closed = close_files(p);
     return status != MSDU_OK ? msdu__pipeline_status(p) : closed;

@@ -110,6 +110,7 @@ typedef struct msdu__control {
     double lr;
     double wants_plan; /* rank 0: the order shall be renewed after this round */
     double weight;     /* of this rank in the mean */
+    double is_absent;  /* 1: this rank has no more input (msdu_join) */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
     float sketch[MSDU__SKETCH]; /* of what was captured, before quantization */
 } msdu__control;
@@ -127,7 +128,8 @@ typedef struct msdu__round {
 /* What this rank has to say in a round; settled when the first tensor of its last step is
  * announced. */
 typedef struct msdu__voice {
-    double weight; /* of its contribution */
+    double weight;  /* of its contribution */
+    bool is_absent; /* it has no more input: its gradients are neither read nor written */
 } msdu__voice;
 
 typedef enum msdu__fragment_state {
@@ -151,8 +153,11 @@ typedef struct msdu__fragment {
     msdu__voice voices[2];
     /* communication thread */
     msdu__fragment_state state;
-    uint64_t opened;             /* rounds opened */
-    _Atomic uint64_t done;       /* rounds completed; read by the owner */
+    uint64_t opened;        /* rounds opened */
+    _Atomic uint64_t done;  /* rounds completed; read by the owner */
+    _Atomic uint64_t heard; /* rounds whose control messages arrived; then: */
+    bool is_any_absent[2];  /* by round: some, or all ranks have no more input */
+    bool are_all_absent[2];
     msdu__decision decisions[2]; /* by round; the owner reads that of the round before the last */
     msdu__round round;
     bool may_apply;
@@ -227,6 +232,8 @@ typedef struct msdu__pipeline {
     bool is_deferred; /* it did not in the step before: it may wait for those gradients now */
     _Atomic uint32_t announced; /* kinds of memory of which something was, in this step */
     double weight;              /* of this rank, from the next step on */
+    bool is_absent;             /* inside msdu_join() */
+    uint64_t reached;           /* there: the step before which this rank ran out of input */
     bool is_started;
     bool is_finished;
     bool is_resumed;                     /* a state was set */
@@ -338,7 +345,7 @@ void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double fact
 /* Remember the error feedback, as long as the round that changes it may still be skipped. */
 void msdu__domain_keep(msdu__pipeline *p, uint32_t slice);
 /* The round is skipped: gradients <- NaN, error feedback as it was before. */
-void msdu__domain_skip(msdu__pipeline *p, uint32_t slice);
+void msdu__domain_skip(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice);
 /* anchors <- parameters */
 void msdu__domain_anchor(msdu__pipeline *p);
 /* parameters <- anchors */
@@ -405,6 +412,8 @@ static inline uint32_t msdu__fragment_of(const msdu__pipeline *p, uint32_t slice
     return is_gradient ? 0 : p->slicing.slices[slice].fragment;
 }
 
+/* Wait until the control messages of this round (from 1) have arrived; false: a failure. */
+bool msdu__schedule_hear(msdu__pipeline *p, const msdu__fragment *f, uint64_t round);
 /* Weight of this rank in the rounds of the present step, if that has not begun, and later. */
 void msdu__schedule_weigh(msdu__pipeline *p);
 
@@ -422,6 +431,14 @@ bool msdu__final_is_between_steps(const msdu__pipeline *p);
 bool msdu__final_has_parameters(const msdu__pipeline *p);
 /* Finish what is in flight, then one exact, blocking average of all parameters and buffers. */
 msdu_status msdu__final_meet(msdu__pipeline *p);
+
+/* All ranks ran out of input, at different steps: bring those that did so early up to the others.
+ */
+msdu_status msdu__final_catch_up(msdu__pipeline *p);
+
+/* --- join.c --- */
+/* Take part without input until no rank has any. */
+msdu_status msdu__join_run(msdu__pipeline *p);
 
 /* --- state.c --- */
 /* Carry out state_call on the communication thread; false: something still moves. */

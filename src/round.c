@@ -88,11 +88,14 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
         .step_ns = atomic_load(&p->step_ns),
         .link_ns = p->last_link_ns,
         .latency_ns = p->latency_ns,
-        .wait_ns = (double)(blocked - f->blocked_ns),
+        /* a rank without input waits for the others only */
+        .wait_ns =
+            msdu__voice_of(f)->is_absent ? (double)INFINITY : (double)(blocked - f->blocked_ns),
         .loss = atomic_load(&p->loss),
         .lr = atomic_load(&p->lr),
         .wants_plan = f->wants_plan ? 1.0 : 0.0,
         .weight = weight,
+        .is_absent = msdu__voice_of(f)->is_absent ? 1.0 : 0.0,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
     };
     memcpy(out->sketch, f->sketch, sizeof(out->sketch));
@@ -165,6 +168,20 @@ static void take_weights(const msdu__pipeline *p, msdu__fragment *f)
     f->scale = is_sum || f->is_void ? 1 : p->ranks / sum;
 }
 
+/* For the owner, which may stand still until it knows. */
+static void tell_absence(const msdu__pipeline *p, msdu__fragment *f)
+{
+    bool *is_any = &f->is_any_absent[(f->opened - 1) & 1];
+    bool *are_all = &f->are_all_absent[(f->opened - 1) & 1];
+    *is_any = false;
+    *are_all = true;
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        *is_any = *is_any || f->control[rank].is_absent > 0;
+        *are_all = *are_all && f->control[rank].is_absent > 0;
+    }
+    atomic_store(&f->heard, f->opened);
+}
+
 /* The ranks' messages must describe the same round, and no rank may have met a bad value. */
 static bool check_control(msdu__pipeline *p, msdu__fragment *f)
 {
@@ -215,6 +232,8 @@ bool msdu__round_poll(msdu__pipeline *p, msdu__fragment *f)
     if (poll_request(p, &f->control_req, f->control_issued_ns) == MSDU_OK) {
         p->latency_ns = (double)(msdu__pipeline_now(p) - f->control_issued_ns);
         f->is_control_done = check_control(p, f);
+        tell_absence(p, f);
+        msdu__pipeline_wake(p);
         did = true;
     }
     if (poll_request(p, &f->plan_req, f->plan_issued_ns) == MSDU_OK) {
@@ -411,7 +430,7 @@ static void apply_round(msdu__pipeline *p, msdu__fragment *f)
             continue;
         }
         if (f->is_skipped) {
-            msdu__domain_skip(p, slice);
+            msdu__domain_skip(p, f, slice);
         } else {
             msdu__domain_apply(p, f, slice);
         }

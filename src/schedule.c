@@ -226,6 +226,11 @@ static uint32_t delay_of(const msdu__pipeline *p, const msdu__fragment *f)
     return p->is_gradient || p->is_accumulated || is_short ? 0 : f->delay_steps;
 }
 
+static msdu__voice voice(const msdu__pipeline *p)
+{
+    return (msdu__voice){.weight = p->is_absent ? 0 : p->weight, .is_absent = p->is_absent};
+}
+
 /* Open the rounds that end with the present step. */
 static void open_due(msdu__pipeline *p)
 {
@@ -248,7 +253,7 @@ static void open_due(msdu__pipeline *p)
                 .wire = f->wire,
                 .is_gradient = p->is_gradient,
             };
-            f->voices[f->armed & 1] = (msdu__voice){.weight = p->weight};
+            f->voices[f->armed & 1] = voice(p);
             f->armed++;
             push(p, MSDU__COMMAND_OPEN | i);
         }
@@ -261,7 +266,7 @@ void msdu__schedule_weigh(msdu__pipeline *p)
     for (uint32_t i = 0; !has_begun && i < p->fragment_count; i++) {
         msdu__fragment *f = &p->fragments[i];
         if ((p->sync_mask >> i & 1U) != 0) {
-            f->voices[(f->armed - 1) & 1] = (msdu__voice){.weight = p->weight};
+            f->voices[(f->armed - 1) & 1] = voice(p);
         }
     }
 }
@@ -349,6 +354,30 @@ static void enter_local(msdu__pipeline *p)
     }
 }
 
+bool msdu__schedule_hear(msdu__pipeline *p, const msdu__fragment *f, uint64_t round)
+{
+    if (atomic_load(&f->heard) < round) {
+        uint64_t began = block_begin(p);
+        while (atomic_load(&f->heard) < round && atomic_load(&p->status) == MSDU_OK) {
+            pthread_cond_wait(&p->changed, &p->lock);
+        }
+        block_end(p, began);
+    }
+    return atomic_load(&p->status) == MSDU_OK;
+}
+
+/*
+ * Anchors are taken from parameters that are equal on all ranks. Those of a rank without input
+ * stand still, so the change waits until it is back. The one place where the present round's
+ * message is waited for: once, as a rule.
+ */
+static bool may_enter_local(msdu__pipeline *p, msdu__fragment *f)
+{
+    bool may = msdu__schedule_hear(p, f, f->armed) && !f->is_any_absent[(f->armed - 1) & 1];
+    f->interval = may ? f->interval : 1;
+    return may;
+}
+
 static void plan_next_meetings(msdu__pipeline *p)
 {
     uint32_t count = p->is_gradient ? 1 : p->fragment_count;
@@ -365,7 +394,7 @@ static void plan_next_meetings(msdu__pipeline *p)
             reset_states(p);
         }
         take_decision(p, f);
-        if (p->is_gradient && f->interval > 1) {
+        if (p->is_gradient && f->interval > 1 && may_enter_local(p, f)) {
             enter_local(p);
             return;
         }
@@ -380,8 +409,8 @@ static void note_step_time(msdu__pipeline *p)
     double spent = (double)(now - p->step_began_ns) - (double)p->step_blocked_ns;
     double smoothed = atomic_load(&p->step_ns);
     double weight = p->step < 2 ? 1.0 : MSDU__SMOOTH; /* the first step warms caches up */
-    if (p->is_resumed && p->step == p->resumed_step) {
-        weight = 0.0; /* and so does the first of a resumed run */
+    if (p->is_absent || (p->is_resumed && p->step == p->resumed_step)) {
+        weight = 0.0; /* a step without input takes no time; the first after a resume warms up */
     }
     atomic_store(&p->step_ns, smoothed + weight * (spent - smoothed));
     p->step_blocked_ns = 0;
@@ -405,7 +434,7 @@ msdu_status msdu__schedule_step(msdu__pipeline *p)
         status = wait_until_free(p, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
     }
     note_step_time(p);
-    if (p->is_accumulated) {
+    if (p->is_accumulated && !p->is_absent) {
         atomic_store(&p->is_first_call, false);
     }
     p->step++;

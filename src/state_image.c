@@ -117,6 +117,8 @@ static void give_fragment(msdu__pipeline *p, const msdu__image_fragment *from, m
     f->apply_step = from->apply_step;
     f->is_pending = from->is_pending;
     f->armed = f->opened = from->armed;
+    atomic_store(&f->heard, from->armed);
+    memset(f->is_any_absent, 0, sizeof(f->is_any_absent));
     f->from_step = from->from_step;
     f->interval = (uint32_t)from->interval;
     f->delay_steps = (uint32_t)from->delay_steps;

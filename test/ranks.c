@@ -317,6 +317,34 @@ static void note_fragments(ranks_self *self)
     }
 }
 
+static bool take_steps(ranks_self *self)
+{
+    const ranks_job *job = self->job;
+    for (int step = job->first_step; step < job->steps && self->status == MSDU_OK; step++) {
+        if (!take_step(self, step)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Each with as many steps as this rank has batches. */
+static bool take_epochs(ranks_self *self)
+{
+    const ranks_job *job = self->job;
+    for (int epoch = 0; epoch < job->epochs; epoch++) {
+        for (int batch = 0; batch < job->batches(self->rank, epoch); batch++) {
+            if (!take_step(self, (int)self->ctx->pipeline.step)) {
+                return false;
+            }
+        }
+        if (!is_ok(self, msdu_join(self->ctx))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool train(ranks_self *self)
 {
     const ranks_job *job = self->job;
@@ -330,10 +358,8 @@ static bool train(ranks_self *self)
     if (job->started != NULL) {
         job->started(self);
     }
-    for (int step = job->first_step; step < job->steps && self->status == MSDU_OK; step++) {
-        if (!take_step(self, step)) {
-            return false;
-        }
+    if (job->epochs > 0 ? !take_epochs(self) : !take_steps(self)) {
+        return false;
     }
     bool is_deferred = job->style == RANKS_DEFERRED && job->steps > job->first_step;
     if (is_deferred &&
@@ -386,6 +412,9 @@ static bool reserve(ranks_self *self)
     self->fragment = calloc(self->elements + 1, sizeof(int));
     bool is_there = self->velocity != NULL && self->history != NULL && self->fragment != NULL;
     uint64_t at = 0;
+    for (uint64_t i = 0; is_there && i < self->elements; i++) {
+        self->velocity[i] = (double)NAN;
+    }
     for (uint32_t t = 0; t < job->tensor_count; t++) {
         const ranks_tensor *tensor = &job->tensors[t];
         self->parameter[t] = calloc(tensor->count, 8);

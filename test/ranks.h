@@ -37,8 +37,10 @@ typedef struct ranks_self ranks_self;
 
 typedef struct ranks_job {
     int ranks;
-    int steps;
+    int steps;      /* with epochs: more than all of them take, those of msdu_join() included */
     int first_step; /* of a resumed run; `started` puts everything in its place */
+    int epochs;     /* each ends with msdu_join(); 0: no epochs */
+    int (*batches)(int rank, int epoch); /* steps of a rank in an epoch */
     const ranks_tensor *tensors;
     uint32_t tensor_count;
     msdu_config config; /* size, ranks, rank and backend are filled in */
@@ -115,7 +117,8 @@ double ranks_gradient(const ranks_job *job, int rank, int step, int32_t dtype, u
 double ranks_state(int rank, int step, int32_t dtype, uint64_t at, double state);
 double ranks_lr(const ranks_job *job, int step);
 double ranks_weight(const ranks_job *job, int rank, int step);
-/* One step of SGD with the config's momentum, dampening, weight decay and nesterov. */
+/* One step of SGD with the config's momentum, dampening, weight decay and nesterov; velocity is NaN
+ * before the first. */
 double ranks_update(const ranks_job *job, int step, int32_t dtype, double parameter,
                     double gradient, double *velocity);
 

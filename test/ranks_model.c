@@ -145,8 +145,7 @@ double ranks_update(const ranks_job *job, int step, int32_t dtype, double parame
     const msdu_config *c = &job->config;
     bool is_nesterov = c->nesterov != NULL && strcmp(c->nesterov, "yes") == 0;
     double input = gradient + c->weight_decay * parameter;
-    double factor = step == 0 ? 1.0 : 1.0 - c->dampening;
-    *velocity = c->momentum * *velocity + factor * input;
+    *velocity = isnan(*velocity) ? input : c->momentum * *velocity + (1.0 - c->dampening) * input;
     double direction = is_nesterov ? input + c->momentum * *velocity : *velocity;
     return ranks_round(dtype, parameter - ranks_lr(job, step) * direction);
 }

@@ -410,6 +410,23 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_loss(msdu_ctx *ctx, double loss);
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_synchronize(msdu_ctx *ctx);
 
 /*
+ * This rank has no more input: take part with weight 0 in everything that the others still do,
+ * until all ranks called this function. Between steps; all ranks call it at the end of an epoch, in
+ * which they may have made different numbers of steps. Returns after the same step on all ranks,
+ * and training may go on with the next epoch; as after msdu_step(), wait for parameters before they
+ * are touched.
+ * Gradients of this rank are neither read nor written meanwhile. Parameter domain: its parameters
+ * follow the means of the others; local steps that it made since the ranks met last do not count.
+ * Gradient domain: parameters, and optimizer state added with role MSDU_ROLE_STATE, become those of
+ * a rank that had input longest (state that was not added stays behind). Accumulated domain:
+ * parameters become the mean of the ranks that had input longest.
+ *
+ * Returns MSDU_OK, ERR_STATE, ERR_UNSUPPORTED (commit = tensor, or a model tensor without
+ * parameter), or the context's failure: ERR_TIMEOUT if the others do not come.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_join(msdu_ctx *ctx);
+
+/*
  * End training: finish what is in flight, then one exact, blocking average of all buffers and of
  * all model tensors that have a parameter, so that every rank ends with the same bits. All ranks
  * call it after the same step. Afterwards only summary, rollback and destroy are allowed.

@@ -109,11 +109,11 @@ class History:
 
     def add(self, raw: _abi.SummaryStruct) -> None:
         """Note the counters after a step."""
-        if raw.steps % self._every:
-            return
-        if len(self.rows) == _ROWS:
+        if len(self.rows) == _ROWS and raw.steps % self._every == 0:
             del self.rows[::2]
             self._every *= 2
+        if raw.steps % self._every:
+            return
         bits = _BITS.get(raw.wire.decode(), 32)
         self.rows.append(
             Row(raw.steps, raw.interval_steps, bits, raw.bytes_sent, raw.wait_ns, raw.elapsed_ns)

@@ -70,6 +70,8 @@ class Slot:
     )  # fmt: skip
 
     def __init__(self, name: str, param: torch.Tensor) -> None:
+        if torch.nn.parameter.is_lazy(param):
+            raise invalid(f"parameter '{name}' has no shape yet: run a forward pass first")
         self.name = name
         self.param = param
         self.id = -1
@@ -91,8 +93,6 @@ class Slot:
     def check(self) -> None:
         """Can this be exchanged?"""
         param = self.param
-        if torch.nn.parameter.is_lazy(param):
-            raise invalid(f"parameter '{self.name}' has no shape yet: run a forward pass first")
         if param.dtype not in DTYPES:
             known = ", ".join(str(dtype)[len("torch.") :] for dtype in DTYPES)
             raise _abi.Error(

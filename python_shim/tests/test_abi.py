@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's structs against the header; skipped where the header is not at hand."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+from msdu import _abi
+
+HEADER = Path(__file__).resolve().parents[2] / "include" / "msdu" / "msdu.h"
+pytestmark = pytest.mark.skipif(not HEADER.exists(), reason="include/msdu/msdu.h is not here")
+
+TYPES = {
+    "size_t": ctypes.c_size_t,
+    "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
+    "uint64_t": ctypes.c_uint64,
+    "double": ctypes.c_double,
+    "msdu_log_fn": _abi.LOG_FN,
+    "pointer": ctypes.c_void_p,
+}
+
+
+def header() -> str:
+    return re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+
+
+def layout(name: str) -> dict[str, tuple[int, int]]:
+    """Offset and size of each field of a struct of the header."""
+    body = re.search(rf"typedef struct {name} {{(.*?)}} {name};", header(), re.S)
+    assert body
+    fields = []
+    for line in body.group(1).split(";"):
+        found = re.fullmatch(r"\s*(const )?(\w+)\s+(\**)(\w+)(?:\[(\d+)\])?\s*", line)
+        if not found:
+            assert not line.strip(), line
+            continue
+        _, kind, stars, field, count = found.groups()
+        if stars:
+            c_type = TYPES["pointer"]
+        else:
+            c_type = ctypes.c_char * int(count) if count else TYPES[kind]
+        fields.append((field, c_type))
+    made = type(name, (ctypes.Structure,), {"_fields_": fields})
+    sizes = {f: (getattr(made, f).offset, getattr(made, f).size) for f, _ in fields}
+    return {**sizes, "": (0, ctypes.sizeof(made))}
+
+
+@pytest.mark.parametrize(
+    ("name", "mirror"),
+    [
+        ("msdu_tensor_desc", _abi.TensorDesc),
+        ("msdu_summary", _abi.SummaryStruct),
+        ("msdu_setting_info", _abi.SettingInfo),
+    ],
+)
+def test_structs_lie_as_in_the_header(name: str, mirror: type[ctypes.Structure]) -> None:
+    wanted = layout(name)
+    assert wanted.pop("") == (0, ctypes.sizeof(mirror))
+    mine = {f: (getattr(mirror, f).offset, getattr(mirror, f).size) for f, *_ in mirror._fields_}
+    assert mine == wanted
+
+
+def test_the_fields_of_the_config_that_are_used_lie_as_in_the_header() -> None:
+    wanted = layout("msdu_config")
+    for name in ("size", "config_file", "log", "log_user", "log_level", "settings"):
+        mine = getattr(_abi.Config, name)
+        assert (mine.offset, mine.size) == wanted[name], name
+
+
+def test_every_function_of_the_header_is_bound() -> None:
+    declared = set(re.findall(r"\b(msdu_\w+)\(", header())) - {"msdu_log_fn"}
+    declared = {name for name in declared if re.search(rf"MSDU_API[^;]*\b{name}\(", header())}
+    bound = set(_abi._STATUS_FUNCTIONS) | {"msdu_destroy", "msdu_version", "msdu_last_error"}
+    assert declared == bound | {"msdu_status_name", "msdu_status_text"}
+
+
+def test_values_are_the_headers() -> None:
+    values = dict(re.findall(r"\b(MSDU_[A-Z_0-9]+) = (\d+)", header()))
+    for name, value in (
+        ("MSDU_GRADIENT", _abi.GRADIENT),
+        ("MSDU_PARAMETER", _abi.PARAMETER),
+        ("MSDU_FLOAT32", _abi.FLOAT32),
+        ("MSDU_FLOAT64", _abi.FLOAT64),
+        ("MSDU_FLOAT16", _abi.FLOAT16),
+        ("MSDU_BFLOAT16", _abi.BFLOAT16),
+        ("MSDU_ROLE_MODEL", _abi.ROLE_MODEL),
+        ("MSDU_ROLE_STATE", _abi.ROLE_STATE),
+        ("MSDU_ROLE_BUFFER", _abi.ROLE_BUFFER),
+        ("MSDU_ROLE_FIXED", _abi.ROLE_FIXED),
+    ):
+        assert int(values[name]) == value, name
+    statuses = dict(re.findall(r"X\((ERR_\w+), (-\d+),", header()))
+    for code, name in _abi._NAMES.items():
+        assert int(statuses[name[len("MSDU_") :]]) == code

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attachment itself: hooks, copies, forks, what it shows."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+from typing import Any
+
+import nets
+import pytest
+import ranks
+import torch
+from nets import OPTIMIZERS
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import msdu
+from test_parity import LOCAL, PLAIN
+
+
+def alone(**settings: Any) -> tuple[nn.Module, torch.optim.Optimizer, msdu.Attachment]:
+    model = nets.mlp()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    return model, optimizer, msdu.attach(model, optimizer, **settings)
+
+
+def test_one_rank_trains_as_without() -> None:
+    plain = nets.mlp()
+    nets.train(plain, OPTIMIZERS["sgd"](plain.parameters()), range(5), 0)
+    model, optimizer, attachment = alone()
+    nets.train(model, optimizer, range(5), 0)
+    attachment.finish()
+    assert torch.equal(nets.flat(model), nets.flat(plain))
+    attachment.close()
+
+
+def test_what_it_shows() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    model, optimizer, attachment = alone(**{**LOCAL, "interval_steps": 2})
+    nets.train(model, optimizer, range(7), 0)
+    now = attachment.summary()
+    assert (now.steps, now.rank, now.ranks, now.domain) == (7, 0, 1, "parameter")
+    assert now.interval == "fixed" and now.elapsed_ns > 0 and 0 <= now.waited <= 1
+    assert "7 steps" in str(now)
+    assert msdu.summary()[0].steps == 7
+    assert set(attachment.progress()) == {"h", "wire", "waited", "fewer"}
+    assert [row.step for row in attachment.rows()] == list(range(1, 8))
+    figure = msdu.plot(attachment)
+    assert len(figure.axes) == 3
+    assert list(figure.axes[1].lines[0].get_xdata()) == list(range(1, 8))
+    assert "attached" in repr(attachment)
+    attachment.finish()
+    assert "finished" in repr(attachment)
+    attachment.close()
+    assert attachment.summary().steps == 7
+    assert "closed" in repr(attachment)
+
+
+def test_the_history_is_bounded() -> None:
+    from msdu import _abi, _summary
+
+    history = _summary.History()
+    for step in range(1, 3 * _summary._ROWS):
+        history.add(_abi.SummaryStruct(steps=step, wire=b"int4"))
+    steps = [row.step for row in history.rows]
+    assert len(steps) <= _summary._ROWS and steps == sorted(steps)
+    assert steps[0] < 10 and steps[-1] > 3 * _summary._ROWS - 8
+    assert {b - a for a, b in zip(steps, steps[1:])} == {4}
+
+
+def test_all_hooks_go() -> None:
+    plain = nets.mlp()
+    model, optimizer, attachment = alone()
+    attachment.close()
+
+    def hooks(net: nn.Module) -> int:
+        count = 0
+        for module in net.modules():
+            count += len(module._forward_pre_hooks) + len(module._state_dict_pre_hooks)
+            count += len(module._load_state_dict_pre_hooks)
+        return count + sum(len(p._post_accumulate_grad_hooks or {}) for p in net.parameters())
+
+    assert hooks(model) == hooks(plain) == 0
+    assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+
+
+def test_copies_of_the_model_are_not_attached() -> None:
+    model, optimizer, attachment = alone(**{**LOCAL, "interval_steps": 2})
+    nets.train(model, optimizer, range(2), 0)
+    packed = io.BytesIO()
+    torch.save(model, packed)
+    packed.seek(0)
+    for other in (copy.deepcopy(model), torch.load(packed, weights_only=False)):
+        nets.train(other, OPTIMIZERS["sgd"](other.parameters()), range(2), 0)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.update_parameters(model)
+    averaged(nets.batch(0, 0)[0]).sum().backward()
+    assert attachment.summary().steps == 2
+    attachment.close()
+
+
+def forked() -> int:
+    """A data loader's worker has the attachment's memory but must not touch its connections."""
+    rank = ranks.rank()
+    model = nets.mlp()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    attachment = msdu.attach(model, optimizer, **{**LOCAL, "interval_steps": 2})
+
+    class Data(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> Any:
+            x, y = nets.batch(rank, index)
+            with torch.no_grad():  # a worker that uses the model: legal, if unusual
+                model(x)
+            return x, y, "parent" in repr(attachment)
+
+    loader = torch.utils.data.DataLoader(
+        Data(), batch_size=None, num_workers=1, multiprocessing_context="fork"
+    )
+    for x, y, is_disowned in loader:
+        assert is_disowned
+        optimizer.zero_grad()
+        nets.loss_of(model, x, y).backward()
+        optimizer.step()
+    child = os.fork()
+    if child == 0:
+        attachment.close()
+        os._exit(0 if attachment.is_closed else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    attachment.finish()
+    steps = attachment.summary().steps
+    attachment.close()
+    return steps
+
+
+def test_forked_workers_do_not_touch_the_connections() -> None:
+    assert ranks.run(forked) == [12, 12]
+
+
+# --- waits of the forward pass ---
+
+
+class Reads(nn.Module):
+    """A child whose weight the parent reads without calling it, and one that is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = nn.Linear(4, 4)
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.free = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.called(x) * self.free
+        return self.attention(x, x, x)[0]
+
+
+def test_it_is_learned_whose_forward_needs_a_parameter() -> None:
+    model = Reads()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    attachment = msdu.attach(model, optimizer, **{**LOCAL, "interval_steps": 2})
+    waits = attachment._waits
+    assert len(waits.early) == len(list(model.parameters()))
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(3, 2, 4)).sum().backward()
+        optimizer.step()
+    assert waits.early == []
+    ids = {slot.name: slot.id for slot in attachment._slots}
+    assert ids["attention.out_proj.weight"] in waits._hooks["attention"].ids
+    assert ids["called.weight"] in waits._hooks["called"].ids
+    assert ids["free"] in waits._hooks[""].ids
+    attachment.close()
+
+
+def waits_in_forward() -> bool:
+    """The forward pass sees averaged parameters although step() returned before they were."""
+    rank = ranks.rank()
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    seen: list[list[torch.Tensor]] = []
+
+    def look(module: nn.Module, args: Any) -> None:
+        seen[-1].append(module.weight.detach().clone())
+
+    attachment = msdu.attach(model, optimizer, **{**LOCAL, "interval_steps": 1})
+    for layer in model:
+        layer.register_forward_pre_hook(look)  # after ours
+    made = torch.Generator().manual_seed(rank)
+    for _ in range(10):
+        seen.append([])
+        optimizer.zero_grad()
+        model(torch.randn(4, 64, generator=made)).square().mean().backward()
+        optimizer.step()
+    attachment.finish()
+    attachment.close()
+    torch.save(seen, f"{os.environ['TEST_FOLDER']}/{rank}.pt")
+    return attachment._waits.early == []
+
+
+def test_each_layer_sees_what_the_ranks_agreed_on(tmp_path: Any) -> None:
+    assert ranks.run(waits_in_forward, env={"TEST_FOLDER": str(tmp_path)}) == [True, True]
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    for one, other in zip(first, second):
+        assert all(torch.equal(a, b) for a, b in zip(one, other))
+
+
+def checkpointed(reentrant: bool) -> tuple[torch.Tensor, int]:
+    """Forward passes inside the backward pass."""
+    rank = ranks.rank()
+    model = nets.mlp()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    with msdu.attach(model, optimizer, **PLAIN) as attachment:
+        for step in range(4):
+            optimizer.zero_grad()
+            x, y = nets.batch(rank, step)
+            x = model[1](model[0](x))
+            x = checkpoint(lambda t: model[4](model[3](model[2](t))), x, use_reentrant=reentrant)
+            nn.functional.cross_entropy(x, y).backward()
+            optimizer.step()
+        attachment.finish()
+        return nets.flat(model), attachment.summary().steps
+
+
+def test_checkpoints_of_both_kinds() -> None:
+    (kept, steps), (other, _) = ranks.run(checkpointed, False)
+    assert torch.equal(kept, other) and steps == 4
+    (again, steps), (other, _) = ranks.run(checkpointed, True)
+    assert torch.equal(again, other) and steps == 4
+    nets.close_to(again, kept, 1e-6)
+
+
+def test_evaluation_between_backward_and_step() -> None:
+    for settings in (PLAIN, {**LOCAL, "interval_steps": 2}):
+        model, optimizer, attachment = alone(**settings)
+        for step in range(3):
+            optimizer.zero_grad()
+            nets.loss_of(model, *nets.batch(0, step)).backward()
+            with torch.no_grad():
+                model(nets.batch(0, 99)[0])
+            optimizer.step()
+        assert attachment.summary().steps == 3
+        attachment.close()
+
+
+def test_a_pass_that_was_broken_off_is_over() -> None:
+    model, optimizer, attachment = alone(**{**LOCAL, "interval_steps": 2})
+
+    def interrupt(grad: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    handle = model[0].weight.register_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        nets.loss_of(model, *nets.batch(0, 0)).backward()
+    handle.remove()
+    nets.train(model, optimizer, range(3), 0)
+    attachment.finish()
+    attachment.close()
+
+
+def test_log_lines_go_to_logging(caplog: pytest.LogCaptureFixture) -> None:
+    os.environ["MSDU_SLICE_BITES"] = "1"
+    try:
+        with caplog.at_level("WARNING", logger="msdu"):
+            alone()[2].close()
+    finally:
+        del os.environ["MSDU_SLICE_BITES"]
+    assert any("did you mean MSDU_SLICE_BYTES" in record.message for record in caplog.records)

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input: clear exceptions, with the library's text where the library found it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import nets
+import pytest
+import ranks
+import torch
+from nets import OPTIMIZERS
+from torch import nn
+
+import msdu
+from test_parity import LOCAL, PLAIN
+
+
+def alone(**settings: Any) -> tuple[nn.Module, torch.optim.Optimizer, msdu.Attachment]:
+    """One rank in this process."""
+    model = nets.mlp()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    return model, optimizer, msdu.attach(model, optimizer, **settings)
+
+
+def refused(words: str, *args: Any, **kwargs: Any) -> msdu.Error:
+    with pytest.raises(msdu.Error, match=words) as problem:
+        msdu.attach(*args, **kwargs)
+    return problem.value
+
+
+def test_attaching_twice() -> None:
+    model, optimizer, attachment = alone()
+    refused("model is attached already", model)
+    refused("optimizer is attached already", nets.mlp(), optimizer)
+    attachment.close()
+    msdu.attach(model, optimizer).close()
+
+
+def test_arguments_of_the_wrong_kind() -> None:
+    refused("model is a list", [])
+    refused("optimizer is a int", nets.mlp(), [3])
+    refused("neither 'average' nor 'local'", nets.mlp(), buffers="mean")
+    refused("no parameter that requires a gradient", nn.ReLU())
+
+
+def test_settings_that_do_not_exist_or_fit() -> None:
+    model = nets.mlp()
+    error = refused("unknown setting 'intervall'; did you mean interval", model, intervall="fixed")
+    assert error.status == "MSDU_ERR_INVALID"
+    refused("window: '65'.*1 .. 64", model, window=65)
+    refused("True is not one of", model, wire=True)
+    refused("cannot be written", model, job="a\nwindow = 1")
+    refused("neither a number", model, window=[1])
+    refused("only 'local' works", model, state="reset")
+    refused("follows torch.optim.SGD only", model, OPTIMIZERS["adam"](model.parameters()),
+            domain="accumulated")  # fmt: skip
+
+
+def test_every_setting_of_the_library_is_accepted_with_its_default() -> None:
+    for name, setting in msdu.settings().items():
+        if setting.default == "" or name == "optimizer":  # attach() reads that from its argument
+            continue
+        company = {"ranks": 1} if name == "rank" else {}
+        alone(**company, **{name: setting.default})[2].close()
+        if setting.type == "integer":
+            alone(**company, **{name: int(setting.default)})[2].close()
+
+
+def test_texts_reach_the_library(tmp_path: Any) -> None:
+    """Each text setting, by what the library does with it or says against it."""
+    model, optimizer, attachment = alone(trace_file=tmp_path / "trace-%r.json")
+    nets.train(model, optimizer, range(2), 0)
+    attachment.finish()
+    attachment.close()
+    assert (tmp_path / "trace-0.json").stat().st_size > 0
+    ini = tmp_path / "run.ini"
+    ini.write_text("[msdu]\ninterval = qsr\n")
+    _, _, attachment = alone(config_file=ini, interval="fixed")
+    assert attachment.summary().interval == "qsr"
+    attachment.close()
+    for name in ("correct", "tls_key", "config_file", "metrics_file"):
+        refused("rank 0|not found|No such file", nets.mlp(), **{name: "nothing/" + 600 * "x"})
+
+
+def test_a_zero_is_not_the_default() -> None:
+    """A zero in the C struct means the default, which is 8 here."""
+    model, optimizer, attachment = alone(
+        interval="fixed", interval_steps=4, warmup_steps=0, domain="auto", broadcast=False
+    )
+    nets.train(model, optimizer, range(3), 0)
+    assert attachment.summary().interval_steps == 4
+    attachment.close()
+
+
+def test_environment_wins_over_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSDU_INTERVAL", "qsr")
+    _, _, attachment = alone(interval="fixed")
+    assert attachment.summary().interval == "qsr"
+    attachment.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64])
+def test_a_dtype_that_is_not_supported(dtype: torch.dtype) -> None:
+    model = nn.ParameterDict({"w": nn.Parameter(torch.zeros(3, dtype=dtype))})
+    error = refused("parameter 'w' is torch.complex64; supported: float32", model)
+    assert error.status == "MSDU_ERR_UNSUPPORTED"
+
+
+def test_parameters_that_cannot_be_exchanged() -> None:
+    refused("has no shape yet", nn.LazyLinear(3))
+    spread = nn.ParameterDict({"w": nn.Parameter(torch.zeros(1).expand(4))})
+    refused("holes or overlaps", spread)
+    memory = torch.zeros(4)
+    shared = nn.ParameterDict({"a": nn.Parameter(memory), "b": nn.Parameter(memory)})
+    refused("'a' and 'b' share memory", shared)
+    refused("no backend for parameters on meta", nn.Linear(2, 2, device="meta"))
+
+
+def test_a_device_without_a_module() -> None:
+    """The library's own words: its backend for the GPU does not exist yet."""
+    from msdu import _choose
+
+    with pytest.raises(msdu.Error, match='no backend "nccl"'):
+        _choose.settings({}, [], torch.device("cuda"))
+
+
+def test_a_model_wrapped_in_ddp() -> None:
+    def wrapped() -> str:
+        return ""
+
+    del wrapped
+    for text in ranks.run(wrap_in_ddp):
+        assert "attach its .module" in text
+
+
+def wrap_in_ddp() -> str:
+    ranks.join_torch()
+    with pytest.raises(msdu.Error) as problem:
+        msdu.attach(nn.parallel.DistributedDataParallel(nets.mlp()))
+    return str(problem.value)
+
+
+# --- a model that changes after attach ---
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, width: int = nets.FEATURES) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(4, width)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("settings", [PLAIN, {**LOCAL, "interval_steps": 2}], ids=["h1", "h2"])
+def test_memory_that_moves_is_followed(settings: dict[str, Any]) -> None:
+    model, optimizer, attachment = alone(**settings)
+    for _ in range(4):
+        step(model, optimizer)
+        attachment.wait()
+        for param in model.parameters():
+            param.data = param.data.clone()
+    attachment.finish()
+    attachment.close()
+
+
+def test_a_parameter_that_is_resized() -> None:
+    model, optimizer, attachment = alone(**PLAIN)
+    step(model, optimizer)
+    model[0].weight.data = torch.zeros(33, 7)
+    optimizer.state.clear()
+    optimizer.zero_grad()
+    with pytest.raises(msdu.Error, match=r"'0.weight' was \[33, 12\].*is \[33, 7\].*attach again"):
+        step(model, optimizer, 7)
+    attachment.close()
+
+
+def test_a_parameter_that_is_freed() -> None:
+    model, optimizer, attachment = alone(**LOCAL)
+    step(model, optimizer)
+    model[2].weight.data = torch.empty(0)
+    model[2].weight.grad = None
+    with pytest.raises(msdu.Error, match=r"'2.weight' was \[17, 33\].*is \[0\]"):
+        attachment.synchronize() if attachment.is_open else optimizer.step()
+    attachment.close()
+
+
+def test_a_parameter_of_another_type() -> None:
+    model, optimizer, attachment = alone(**PLAIN)
+    model.double()
+    with pytest.raises(msdu.Error, match="float32 on cpu when attached and is .* torch.float64"):
+        model(torch.randn(4, nets.FEATURES, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+    attachment.close()
+
+
+def test_parameters_that_join_later() -> None:
+    model = nets.mlp()
+    model[0].requires_grad_(False)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    attachment = msdu.attach(model, optimizer, **PLAIN)
+    model[0].requires_grad_(True)
+    with pytest.raises(msdu.Error, match="'0.weight' was frozen when attached"):
+        step(model, optimizer)
+    attachment.close()
+    model[0].requires_grad_(True)
+    attachment = msdu.attach(model, optimizer, **PLAIN)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    with pytest.raises(msdu.Error, match="had 6 parameters when attached and has 7 now"):
+        step(model, optimizer)
+    attachment.close()
+
+
+def test_a_closed_attachment_says_so() -> None:
+    model, optimizer, attachment = alone()
+    attachment.close()
+    attachment.close()
+    step(model, optimizer)  # the hooks are gone
+    with pytest.raises(msdu.Error, match="closed"):
+        attachment.synchronize()
+    assert "closed" in repr(attachment)
+
+
+# --- ranks that disagree ---
+
+
+def other_model() -> str:
+    width = 8 + ranks.rank()
+    with pytest.raises(msdu.Error) as problem:
+        msdu.attach(nn.Linear(width, 2))
+    return f"{problem.value.status} {problem.value}"
+
+
+def same_count() -> str:
+    model = nn.Linear(4, 6, bias=False) if ranks.rank() else nn.Linear(6, 4, bias=False)
+    with pytest.raises(msdu.Error) as problem:
+        msdu.attach(model)
+    return str(problem.value)
+
+
+def other_setting() -> str:
+    with pytest.raises(msdu.Error) as problem:
+        msdu.attach(nets.mlp(), interval_steps=4 + ranks.rank())
+    return str(problem.value)
+
+
+def other_frozen() -> str:
+    model = nets.mlp()
+    model[0].weight.requires_grad_(ranks.rank() == 0)
+    with pytest.raises(msdu.Error) as problem:
+        msdu.attach(model)
+    return str(problem.value)
+
+
+def other_values() -> str:
+    model = nets.mlp(seed=ranks.rank())
+    with pytest.raises(msdu.Error) as problem:
+        msdu.attach(model, broadcast="no")
+    return str(problem.value)
+
+
+def other_table() -> str:
+    model = nets.mlp()
+    model.register_buffer("mask", torch.tensor([True, ranks.rank() == 0, True]))
+    with pytest.raises(msdu.Error) as problem:
+        msdu.attach(model, broadcast="no")
+    return str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (other_model, ("MSDU_ERR_MISMATCH", "ranks 0 and 1", "weight [2, 8]", "weight [2, 9]")),
+        (same_count, ("weight [4, 6]", "weight [6, 4]")),
+        (other_setting, ("interval_steps 4", "interval_steps 5")),
+        (other_frozen, ("0.weight", "0.bias")),
+        (other_values, ("0.weight", "broadcast")),
+        (other_table, ("mask", "broadcast")),
+    ],
+)
+def test_ranks_that_disagree_are_told_where(function: Any, words: tuple[str, ...]) -> None:
+    for text in ranks.run(function):
+        for word in words:
+            assert word in text
+
+
+def leave_early() -> str:
+    model = nets.mlp()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    attachment = msdu.attach(model, optimizer, **PLAIN)
+    nets.train(model, optimizer, range(2), ranks.rank())
+    if ranks.rank() == 1:
+        attachment.close()
+        return "MSDU_ERR_PEER_LOST rank 1"
+    with pytest.raises(msdu.Error) as problem:
+        nets.train(model, optimizer, range(2, 100), 0)
+    attachment.close()
+    return f"{problem.value.status} {problem.value}"
+
+
+def test_a_rank_that_leaves_is_named() -> None:
+    for text in ranks.run(leave_early):
+        assert "MSDU_ERR_PEER_LOST" in text and "rank 1" in text
+
+
+# --- no library ---
+
+
+def test_no_library_is_found(tmp_path: Any) -> None:
+    code = (
+        "import msdu\n"
+        "try:\n    msdu.version()\n"
+        "except msdu.Error as e:\n    print(e.status, e)\n"
+    )
+    missing = tmp_path / "nowhere.so"
+    env = {**os.environ, "MSDU_LIBRARY": str(missing)}
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    ).stdout
+    assert out.startswith("MSDU_ERR_NOT_FOUND libmsdu was not found") and str(missing) in out
+    assert "set MSDU_LIBRARY" in out
+
+
+def test_importing_needs_neither_torch_nor_the_library() -> None:
+    code = "import sys, msdu; assert 'torch' not in sys.modules; print(msdu.__version__)"
+    env = {**os.environ, "MSDU_LIBRARY": "/nonexistent"}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True)
+
+
+def test_errors_survive_pickling() -> None:
+    import pickle
+
+    error = pickle.loads(pickle.dumps(msdu.Error(-7, "late")))
+    assert (error.status, str(error), error.code) == ("MSDU_ERR_TIMEOUT", "late", -7)

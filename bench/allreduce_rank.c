@@ -86,7 +86,7 @@ static bool open_context(rank_state *s, uint32_t size)
 {
     char folder[128];
     char url[160];
-    char name[16];
+    char name[24];
     snprintf(name, sizeof(name), "sliced%u", size);
     if (!make_folder(s, name, folder, sizeof(folder))) {
         return false;

@@ -391,6 +391,11 @@ class Attachment:
             self._close_step()
         self.wait()
 
+    @property
+    def is_over(self) -> bool:
+        """Finished, closed, or the parent process's: nothing is synchronized any more."""
+        return self.is_closed or self._is_finished
+
     # --- what a trainer calls ---
 
     def wait(self) -> None:

@@ -64,11 +64,6 @@ class Watched(Attachment):
     def _trained(self) -> list[_tensors.Slot]:
         return _tensors.trained(self.model, [])  # what else the optimizers own stays local
 
-    @property
-    def is_over(self) -> bool:
-        """Finished, closed, or the parent's."""
-        return self.is_closed or self._is_finished
-
     def _close_step(self) -> None:
         super()._close_step()
         self._steps += 1

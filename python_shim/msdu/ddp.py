@@ -317,7 +317,7 @@ def comm_hook(state, bucket):  # type: ignore[no-untyped-def]
     """
     if not isinstance(state, HookState):
         raise _tensors.invalid(f"state is a {type(state).__name__}: make an msdu.HookState")
-    if state.is_closed or state._is_finished:
+    if state.is_over:
         raise _abi.Error(_abi.ERR_STATE, "a backward pass after finish() or close()")
     source = state._gradients
     assert isinstance(source, _Buckets)

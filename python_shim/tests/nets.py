@@ -45,9 +45,7 @@ def convnet(seed: int = 1) -> nn.Module:
 
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd": lambda p: torch.optim.SGD(
-        p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3
-    ),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
 }

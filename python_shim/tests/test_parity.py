@@ -58,9 +58,7 @@ def test_two_ranks_equal_ddp_to_the_bit() -> None:
 # --- accumulation ---
 
 
-def accumulate(
-    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, no_sync: Any
-) -> None:
+def accumulate(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, no_sync: Any) -> None:
     for step in range(6):
         optimizer.zero_grad()
         for part in range(3):
@@ -130,9 +128,7 @@ def test_micro_batches_alone_are_exchanged_by_the_step() -> None:
 # --- what happens between backward() and step() ---
 
 
-def clip_and_schedule(
-    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int
-) -> list[float]:
+def clip_and_schedule(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> list[float]:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     norms = []
     for step in range(10):

@@ -303,7 +303,7 @@ err_free:
 
 static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
 {
-    frame f;
+    frame f = {.bytes = 0};
     msdu__image image = {0};
     msdu__codec c = {.in = call->in, .bytes = call->bytes};
     msdu_status status = check_frame(p, call, &f);

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import json
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
+from collections.abc import Callable
 
 try:
     import numpy as np
@@ -27,6 +31,7 @@ except ImportError as error:
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
+import train
 import train_table
 from training import data, launch, methods, models, outcome, plan, rank, record
 
@@ -112,11 +117,21 @@ class Runs(unittest.TestCase):
 
 
 class Commands(unittest.TestCase):
-    """train.py and train_table.py as a user calls them."""
+    """train.py and train_table.py as a user calls them, but in this process."""
 
-    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *words], capture_output=True, text=True,
-                              check=False, timeout=110)
+    def call(self, main: Callable[[], int], *words: str) -> tuple[int, str, str]:
+        """Exit status, output and errors."""
+        output, errors = io.StringIO(), io.StringIO()
+        before = signal.getsignal(signal.SIGTERM)
+        with unittest.mock.patch.object(sys, "argv", ["program", *words]), \
+                contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            try:
+                status = main()
+            except SystemExit as end:
+                status = int(end.code or 0)
+            finally:
+                signal.signal(signal.SIGTERM, before)
+        return status, output.getvalue(), errors.getvalue()
 
     def test_a_failing_rank_ends_the_run_with_its_words(self) -> None:
         with self.assertRaisesRegex(launch.RunFailed, "has no setting color"):
@@ -124,23 +139,23 @@ class Commands(unittest.TestCase):
 
     def test_missing_data_is_named(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            done = self.call(str(BENCH / "train.py"), "--data", folder, "--model", "cnn")
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("cifar-100-binary.tar.xz", done.stderr)
+            status, _, errors = self.call(train.main, "--data", folder, "--model", "cnn")
+        self.assertEqual(status, 2)
+        self.assertIn("cifar-100-binary.tar.xz", errors)
 
     def test_a_finished_run_is_not_repeated(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            words = [str(BENCH / "train_table.py"), "--out", folder, "--models", "cnn:synthetic",
-                     "--ranks", "2", "--parts", "search", "--methods", "ddp", "--epochs", "1",
-                     "--samples", "64", "--test-samples", "16"]
-            first = self.call(*words, "--budget", "0.01")
-            self.assertEqual(first.returncode, 0, first.stderr)
-            rows = first.stdout.count("search cnn ddp")
+            words = ["--out", folder, "--models", "cnn:synthetic", "--ranks", "2", "--parts",
+                     "search", "--methods", "ddp", "--epochs", "1", "--samples", "64",
+                     "--test-samples", "16"]
+            status, first, errors = self.call(train_table.main, *words, "--budget", "0.01")
+            self.assertEqual(status, 0, errors)
+            rows = first.count("search cnn ddp")
             self.assertGreaterEqual(rows, 1)
             table = (pathlib.Path(folder) / "table.md").read_text()
             self.assertIn("| search | lr | accuracy |", table)
-            listed = self.call(*words, "--list").stdout.count("search cnn ddp")
-            self.assertEqual(listed + rows, len(plan.RATES["cnn"]))
+            _, listed, _ = self.call(train_table.main, *words, "--list")
+            self.assertEqual(listed.count("search cnn ddp") + rows, len(plan.RATES["cnn"]))
 
 
 class Parts(unittest.TestCase):

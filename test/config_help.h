@@ -4,6 +4,7 @@
 #define TEST_CONFIG_HELP_H
 
 #include "config_table.h"
+#include "suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -80,15 +81,8 @@ static void expect_failure(const msdu_config *config, const char *words)
 static inline int run_suite(const char *name, void (*add_tests)(TCase *tcase))
 {
     Suite *suite = suite_create(name);
-    TCase *tcase = tcase_create(name);
-    SRunner *runner = srunner_create(suite);
-    tcase_add_checked_fixture(tcase, clean_environment, clean_environment);
-    add_tests(tcase);
-    suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    add_tests(suite_case(suite, name, 20, clean_environment, clean_environment));
+    return suite_run(suite);
 }
 
 #endif

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "suite.h"
+
 typedef struct pin {
     const char *name;
     long long actual;
@@ -283,9 +285,5 @@ int main(void)
     tcase_add_test(cases, optional_entries_are_found_by_size);
     Suite *suite = suite_create("abi");
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return suite_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The default policy, divergence, in a closed loop with a synthetic training process. */
 #include "interval_world.h"
+#include "suite.h"
 
 #include <stdio.h>
 
@@ -363,14 +364,9 @@ int main(void)
 {
     Suite *suite = suite_create("divergence");
     TCase *tcase = tcase_create("divergence");
-    SRunner *runner = srunner_create(suite);
-    int failed = 0;
 
     tcase_set_timeout(tcase, 120);
     add_all(tcase);
     suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

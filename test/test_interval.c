@@ -2,6 +2,7 @@
 /* Interval: what policies share, the simple policies by tables of inputs, bad statistics. */
 #include "interval/waiting.h"
 #include "interval_fixture.h"
+#include "suite.h"
 
 /* --- what policies share --- */
 
@@ -336,14 +337,9 @@ int main(void)
 {
     Suite *suite = suite_create("interval");
     TCase *tcase = tcase_create("interval");
-    SRunner *runner = srunner_create(suite);
-    int failed = 0;
 
     tcase_set_timeout(tcase, 120);
     add_all(tcase);
     suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -5,6 +5,7 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "suite.h"
 
 /* The model comes first, so that it is the same with and without buffers. */
 static const ranks_tensor model[] = {
@@ -132,9 +133,5 @@ int main(void)
     tcase_add_loop_test(tcase, buffers_meet_at_the_end_without_parameters_too, 0, 2);
     tcase_add_test(tcase, buffers_are_no_part_of_the_statistics);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

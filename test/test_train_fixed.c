@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ranks.h"
+#include "suite.h"
 
 #define RANKS 3
 #define COUNT 7
@@ -114,9 +115,5 @@ int main(void)
     tcase_add_test(tcase, fixed_tensors_that_differ_are_named);
     tcase_add_test(tcase, a_fixed_tensor_needs_a_parameter);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

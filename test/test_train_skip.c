@@ -8,6 +8,7 @@
 #include "fake.h"
 #include "pipeline.h"
 #include "ranks.h"
+#include "suite.h"
 
 static const ranks_tensor model[] = {
     {.count = 5000}, {.count = 7},  {.count = 300, .dtype = MSDU_FLOAT64},
@@ -233,9 +234,5 @@ int main(void)
     tcase_add_loop_test(tcase, what_was_sent_along_is_held_back_again, 0, 2);
     tcase_add_test(tcase, parameters_still_fail);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

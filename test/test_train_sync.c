@@ -9,6 +9,7 @@
 #include "pipeline.h"
 #include "ranks.h"
 #include "reference.h"
+#include "suite.h"
 
 static const ranks_tensor model[] = {
     {.count = 3000},
@@ -291,9 +292,5 @@ int main(void)
     tcase_add_loop_test(tcase, gradients_keep_what_they_held_back, 0, 3);
     tcase_add_test(tcase, calls_out_of_order_are_refused);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

@@ -8,6 +8,7 @@
 #include "pipeline.h"
 #include "ranks.h"
 #include "reference.h"
+#include "suite.h"
 
 static const ranks_tensor model[] = {
     {.count = 5000},
@@ -334,9 +335,5 @@ int main(void)
     tcase_add_loop_test(tcase, drift_statistics_are_weighted, 0, 2);
     tcase_add_test(tcase, bad_weights_are_refused);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

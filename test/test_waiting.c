@@ -2,6 +2,7 @@
 /* What is predicted of waiting, what rounds teach about it, and what the policy makes of it. */
 #include "interval/waiting.h"
 #include "interval_world.h"
+#include "suite.h"
 
 /* A round of `wire` over a link of `link_ms` for float32, steps of 10 ms; the round before it was
  * waited for `wait_ms`. */
@@ -183,8 +184,6 @@ int main(void)
 {
     Suite *suite = suite_create("waiting");
     TCase *tcase = tcase_create("waiting");
-    SRunner *runner = srunner_create(suite);
-    int failed = 0;
 
     tcase_add_test(tcase, a_share_of_a_step_is_learned_from_what_was_waited);
     tcase_add_test(tcase, a_round_without_waiting_is_a_lower_bound);
@@ -197,8 +196,5 @@ int main(void)
     tcase_add_test(tcase, what_every_round_costs_lengthens_it);
     tcase_add_test(tcase, nothing_is_left_for_a_hiccup);
     suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run(suite);
 }

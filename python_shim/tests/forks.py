@@ -155,6 +155,7 @@ def plain(script: str, *args: str) -> Callable[[int], Any]:
 
     def body(rank: int) -> Any:
         sys.argv[:] = [str(SCRIPTS / script), *args]
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
         return runpy.run_path(sys.argv[0], run_name="__main__").get("RESULT")
 
     return body

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch examples of the repository learn a small task, by two processes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forks import SCRIPTS, attached, launch, plain, values
+
+EXAMPLES = SCRIPTS.parents[2] / "examples"
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+    path.write_bytes(head + array.astype(np.uint8).tobytes())
+
+
+@pytest.fixture(name="folder")
+def idx_folder(tmp_path: Path) -> Path:
+    """Images whose bright row tells the class, under noise, as MNIST's files."""
+    made = np.random.default_rng(1)
+    for prefix, count in (("train", 640), ("t10k", 120)):
+        labels = made.integers(0, 8, count)
+        images = made.integers(0, 120, (count, 8, 8))
+        images[np.arange(count), labels] += 130
+        write_idx(tmp_path / f"{prefix}-images-idx3-ubyte", images)
+        write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte", labels)
+    return tmp_path
+
+
+def accuracies(output: str) -> list[float]:
+    return [float(one) for one in re.findall(r"accuracy ([0-9.]+) %", output)]
+
+
+LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--domain", "parameter", "--buffers"]
+
+
+@pytest.mark.parametrize("options", [None, ["--wire", "float32"], [*LOCAL, "average"]], ids=str)
+def test_ddp_train(folder: Path, options: list[str] | None) -> None:
+    words = [str(EXAMPLES / "ddp_train.py"), "--data", str(folder), "--epochs", "4"]
+    body = plain(*words) if options is None else attached(options, *words)
+    outcomes = launch(2, body, folder / "run")
+    values(outcomes)
+    found = accuracies(outcomes[0].output)
+    assert len(found) == 4 and found[-1] > 50  # of eight classes
+    assert ("msdu: rank 0 of 2: 80 steps" in outcomes[0].output) == (options is not None)
+
+
+def test_pytorch_trainer(folder: Path) -> None:
+    words = [str(EXAMPLES / "pytorch_trainer.py"), "--data", str(folder), "--epochs", "4"]
+    outcomes = launch(2, plain(*words), folder / "run")
+    values(outcomes)
+    found = accuracies(outcomes[0].output)
+    assert len(found) == 4 and found[-1] > 50
+    assert "rank 0 of 2: 80 steps" in outcomes[0].output

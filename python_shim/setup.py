@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A wheel with the C library inside: copied if it is built, else built with CMake.
 
-Looked for in MSDU_LIBRARY_DIR, in ../build/lib, where the linker looks. The wheel fits any Python 3 of
-this platform: nothing in it is linked against Python.
+Looked for in MSDU_LIBRARY_DIR, in ../build/lib, where the linker looks. The wheel fits any Python 3
+of this platform: nothing in it is linked against Python.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def _built_by_cmake() -> Optional[Path]:
         )
         subprocess.run(["cmake", "--build", build, "--target", "msdu", "msdu_gloo"], check=True)
     except (OSError, subprocess.CalledProcessError) as problem:
-        raise SystemExit(f"msdu: libmsdu.so is not built and CMake cannot build it: {problem}")
+        raise SystemExit(
+            f"msdu: libmsdu.so is not built and CMake cannot build it: {problem}"
+        ) from None
     return build / "lib"
 
 

@@ -9,7 +9,7 @@ packages_for() {
     local build="build-essential cmake pkg-config python3 libgloo-dev libinih-dev libssl-dev libcjson-dev"
     case "$1" in
     build) echo "$build" ;;
-    test) echo "$build check iproute2" ;;
+    test) echo "$build check iproute2 python3-venv" ;;
     demo) echo "$build python3-venv" ;;
     ci) echo "$build check iproute2 python3-venv clang-14 clang-tidy-14 clang-format-14" \
         "libclang-rt-14-dev ninja-build valgrind redis-server openssl groff" ;;
@@ -55,20 +55,31 @@ install_packages() {
     fi
 }
 
-# A Python environment of the demo's own; renewed when the list of its packages changes. Where
-# Python's package index cannot be reached, the distribution's packages do as well.
-install_python() {
-    local list=examples/demo/requirements.txt stamp=build/venv/requirements.txt
+# python_packages LIST: into the environment of this checkout, again when the list changes. Fails
+# where Python's package index does not have them.
+python_packages() {
+    local list=$1 stamp
+    stamp=build/venv/$(echo "$list" | tr / -)
     cmp -s "$list" "$stamp" && build/venv/bin/python -c "" 2>/dev/null && return
-    echo "setup: Python packages for the demo, into build/venv"
-    python3 -m venv --clear build/venv
-    if ! build/venv/bin/pip install --quiet --retries 1 --requirement "$list"; then
-        echo "setup: no packages from Python's index; taking the distribution's"
-        install_packages python3-sklearn python3-matplotlib
-        python3 -m venv --clear --system-site-packages build/venv
-        build/venv/bin/python -c "import sklearn, matplotlib"
-    fi
-    cp "$list" "$stamp"
+    echo "setup: Python packages of $list, into build/venv"
+    build/venv/bin/python -c "" 2>/dev/null || python3 -m venv --clear build/venv
+    build/venv/bin/pip install --quiet --retries 1 --requirement "$list" && cp "$list" "$stamp"
+}
+
+# Where Python's package index cannot be reached, the distribution's packages do as well.
+demo_python() {
+    python_packages examples/demo/requirements.txt && return
+    echo "setup: no packages from Python's index; taking the distribution's"
+    install_packages python3-sklearn python3-matplotlib
+    python3 -m venv --clear --system-site-packages build/venv
+    build/venv/bin/python -c "import sklearn, matplotlib"
+    cp examples/demo/requirements.txt build/venv/examples-demo-requirements.txt
+}
+
+# The distribution's torch is too old for the package: without the index its tests are skipped.
+test_python() {
+    python_packages python_shim/requirements.txt ||
+        echo "setup: no torch from Python's index: the tests of python_shim will be skipped" >&2
 }
 
 main() {
@@ -80,7 +91,9 @@ main() {
         echo "setup: neither Debian nor Ubuntu: please install yourself what Debian calls $packages"
     fi
     case "$1" in
-    demo | ci) install_python ;;
+    demo) demo_python ;;
+    test) test_python ;;
+    ci) demo_python && test_python ;;
     esac
 }
 

@@ -206,10 +206,13 @@ static char *read_line(char *line, int bytes, void *stream)
     return line;
 }
 
-/* All lines of an open stream, which is closed. */
-static msdu_status load_stream(msdu__loader *loader, const char *path, FILE *file)
+static msdu_status load_file(msdu__loader *loader)
 {
-    file_state state = {.loader = loader, .path = path, .file = file};
+    const char *path = loader->settings->config_file;
+    if (path[0] == '\0') {
+        return MSDU_OK;
+    }
+    file_state state = {.loader = loader, .path = path, .file = fopen(path, "re")};
     if (state.file == NULL) {
         return msdu__fail(MSDU_ERR_NOT_FOUND, "settings file %s: %s", path, strerror(errno));
     }
@@ -225,22 +228,51 @@ static msdu_status load_stream(msdu__loader *loader, const char *path, FILE *fil
     return state.status;
 }
 
-static msdu_status load_file(msdu__loader *loader)
+/* --- lines of the struct --- */
+
+static char *trim(char *text)
 {
-    const char *path = loader->settings->config_file;
-    return path[0] == '\0' ? MSDU_OK : load_stream(loader, path, fopen(path, "re"));
+    text += strspn(text, " \t\r");
+    size_t length = strlen(text);
+    while (length > 0 && strchr(" \t\r", text[length - 1]) != NULL) {
+        text[--length] = '\0';
+    }
+    return text;
 }
 
-/* The struct's own lines; a file of theirs, so that one parser reads both. */
+/* `line` is cut in two; empty lines and comments say nothing. */
+static void take_line(file_state *state, char *line)
+{
+    char *name = trim(line);
+    char *equals = strchr(name, '=');
+    state->line++;
+    if (name[0] == '\0' || name[0] == '#' || name[0] == ';') {
+        return;
+    }
+    if (equals == NULL) {
+        file_fail(state, "not of the form name = value:", name);
+        return;
+    }
+    *equals = '\0';
+    (void)on_value(state, "", trim(name), trim(equals + 1));
+}
+
+/* Not by inih, whose lines are short where a path may be long; nothing behind a value is a comment.
+ */
 static msdu_status load_lines(msdu__loader *loader, const msdu_config *config)
 {
-    const char *text = config->settings;
-    if (text == NULL || text[0] == '\0') {
-        return MSDU_OK;
+    file_state state = {.loader = loader, .path = "msdu_config.settings"};
+    char *copy = strdup(config->settings == NULL ? "" : config->settings);
+    if (copy == NULL) {
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for settings");
     }
-    /* opened for reading only, so the cast takes nothing away */
-    FILE *file = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
-    return load_stream(loader, "msdu_config.settings", file);
+    char *rest = copy;
+    for (char *line = strsep(&rest, "\n"); line != NULL && state.status == MSDU_OK;) {
+        take_line(&state, line);
+        line = strsep(&rest, "\n");
+    }
+    free(copy);
+    return state.status;
 }
 
 /* --- all together --- */

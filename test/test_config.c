@@ -212,7 +212,7 @@ START_TEST(lines_of_the_struct_win_over_its_fields_and_can_say_zero)
 {
     msdu__settings settings;
     msdu_config config = {.size = sizeof(config), .window = 9, .lanes = 3};
-    config.settings = "warmup_steps = 0\nouter_momentum = 0\nwindow = 7\n";
+    config.settings = "warmup_steps = 0\n# a comment\n\n outer_momentum=0 \r\nwindow = 7\n";
     ck_assert_msg(load(&config, &settings) == MSDU_OK, "%s", msdu_last_error());
     ck_assert_int_eq(settings.warmup_steps, 0);
     ck_assert(settings.outer_momentum <= 0);
@@ -228,6 +228,19 @@ START_TEST(lines_of_the_struct_win_over_its_fields_and_can_say_zero)
 }
 END_TEST
 
+START_TEST(a_line_of_the_struct_may_be_as_long_as_a_setting)
+{
+    msdu__settings settings;
+    char text[700] = "trace_file = ";
+    msdu_config config = {.size = sizeof(config), .settings = text};
+    memset(text + strlen(text), 'a', MSDU__SETTING_BYTES - 1);
+    ck_assert_msg(load(&config, &settings) == MSDU_OK, "%s", msdu_last_error());
+    ck_assert_uint_eq(strlen(settings.trace_file), MSDU__SETTING_BYTES - 1);
+    strcat(text, "a");
+    expect_failure(&config, "msdu_config.settings:1: trace_file|too long");
+}
+END_TEST
+
 START_TEST(a_bad_line_of_the_struct_is_refused)
 {
     msdu_config config = {.size = sizeof(config), .settings = "window = 2\nwindov = 3\n"};
@@ -236,6 +249,10 @@ START_TEST(a_bad_line_of_the_struct_is_refused)
     expect_failure(&config, "msdu_config.settings:1: window|'many'|1 .. 64");
     config.settings = "config_file = other.ini";
     expect_failure(&config, "unknown setting 'config_file'");
+    config.settings = "\nlanes\n";
+    expect_failure(&config, "msdu_config.settings:2|name = value|'lanes'");
+    config.settings = "window = 2\nwindow = 3\n";
+    expect_failure(&config, "msdu_config.settings:2|second value");
 }
 END_TEST
 
@@ -399,6 +416,7 @@ static void add_tests(TCase *tcase)
     tcase_add_test(tcase, the_environment_wins_over_the_file);
     tcase_add_test(tcase, the_environment_wins_over_file_and_struct);
     tcase_add_test(tcase, lines_of_the_struct_win_over_its_fields_and_can_say_zero);
+    tcase_add_test(tcase, a_line_of_the_struct_may_be_as_long_as_a_setting);
     tcase_add_test(tcase, a_bad_line_of_the_struct_is_refused);
     tcase_add_test(tcase, every_field_of_the_struct_has_a_row);
     tcase_add_test(tcase, every_default_is_the_documented_one);

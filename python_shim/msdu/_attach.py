@@ -523,8 +523,8 @@ class Attachment:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where state_dict() was taken: after attach(), before the first step.
 
-        Load the model's and the optimizer's states of this rank too; with a fixed interval the run
-        is then bit-identical to one that was not interrupted.
+        Load this rank's model and optimizer after attach() too, which gives all ranks what rank 0
+        has. With a fixed interval the run is then bit-identical to one that was not interrupted.
 
         Raises:
             msdu.Error: other tensors, settings, rank or number of ranks; after the first step.

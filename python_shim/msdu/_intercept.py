@@ -447,9 +447,7 @@ def _patch_all_reduce() -> None:
 
     for place in (module, dist):
         setattr(place, "all_reduce", all_reduce)  # noqa: B010 - they have no types
-    register_optimizer_step_post_hook(
-        lambda optimizer, *_: watch().reductions.stepped(optimizer)
-    )
+    register_optimizer_step_post_hook(lambda optimizer, *_: watch().reductions.stepped(optimizer))
 
 
 class _Child:

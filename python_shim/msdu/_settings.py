@@ -67,7 +67,7 @@ def _text_of(setting: Setting, value: Any) -> str:
         text = repr(float(value))
     else:
         raise _invalid(f"{setting.name}: {value!r} is neither a number, a bool nor a text")
-    if "\n" in text or "\r" in text or " ;" in text or text != text.strip():
+    if "\n" in text or "\r" in text or text != text.strip():
         raise _invalid(f"{setting.name}: {text!r} cannot be written as a line of settings")
     return text
 

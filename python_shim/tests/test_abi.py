@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from msdu import _abi
 
 HEADER = Path(__file__).resolve().parents[2] / "include" / "msdu" / "msdu.h"
@@ -39,10 +40,7 @@ def layout(name: str) -> dict[str, tuple[int, int]]:
             assert not line.strip(), line
             continue
         _, kind, stars, field, count = found.groups()
-        if stars:
-            c_type = TYPES["pointer"]
-        else:
-            c_type = ctypes.c_char * int(count) if count else TYPES[kind]
+        c_type = TYPES["pointer" if stars else kind] if not count else ctypes.c_char * int(count)
         fields.append((field, c_type))
     made = type(name, (ctypes.Structure,), {"_fields_": fields})
     sizes = {f: (getattr(made, f).offset, getattr(made, f).size) for f, _ in fields}

@@ -13,11 +13,11 @@ import pytest
 import ranks
 import torch
 from nets import OPTIMIZERS
+from test_parity import LOCAL, PLAIN
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import msdu
-from test_parity import LOCAL, PLAIN
 
 
 def alone(**settings: Any) -> tuple[nn.Module, torch.optim.Optimizer, msdu.Attachment]:

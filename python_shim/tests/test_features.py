@@ -11,11 +11,11 @@ import ranks
 import torch
 import torch.distributed as dist
 from nets import OPTIMIZERS
+from test_parity import LOCAL, PLAIN
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import msdu
-from test_parity import LOCAL, PLAIN
 
 Loop = Callable[[nn.Module, Any, int], Any]
 
@@ -101,7 +101,7 @@ def test_a_skipped_local_step_counts_as_an_iteration() -> None:
     (first, *counts), (second, *others) = ranks.run(scaled_locally)
     assert torch.equal(first, second)
     assert bool(first.isfinite().all())
-    assert counts == others == [8, 4]  # met after steps 0, 1, 4 and 7, so finish() had nothing to do
+    assert counts == others == [8, 4]  # met after steps 0, 1, 4, 7: all of them
 
 
 def without_scaler() -> str:

@@ -275,7 +275,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
         step = largest(step, c->step_ns);
         link = smallest(link, c->link_ns);
         latency = smallest(latency, c->latency_ns);
-        wait = smallest(wait, c->wait_ns);
+        wait = c->weight > 0 ? smallest(wait, c->wait_ns) : wait; /* who joined does not train */
     }
     stats->mean_sq = f->mean_sq;
     if (msdu__wire_at(f->round.wire)->has_feedback) {
@@ -287,7 +287,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     stats->step_ns = (uint64_t)step;
     stats->link_ns = (uint64_t)link;
     stats->latency_ns = (uint64_t)latency;
-    stats->wait_ns = (uint64_t)wait;
+    stats->wait_ns = isfinite(wait) ? (uint64_t)wait : 0;
 }
 
 static uint64_t fragment_elements(const msdu__pipeline *p, const msdu__fragment *f)

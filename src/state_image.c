@@ -325,7 +325,7 @@ static bool fits_pending(const msdu__pipeline *p, const msdu__image *image,
 {
     return image->is_local_entered && f->armed > 0 && f->round_step < image->step &&
            f->apply_step >= image->step && f->apply_step == f->round_step + f->round_delay &&
-           f->round_delay <= (uint64_t)p->settings.delay_steps && f->sync_step > f->apply_step;
+           f->round_delay <= p->interval_args.delay_max && f->sync_step > f->apply_step;
 }
 
 const char *msdu__image_check(const msdu__pipeline *p, const msdu__image *image)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "state.h"
 #include "state_kit.h"
 #include "suite.h"
 
@@ -66,11 +67,34 @@ START_TEST(both_domains_go_on)
 }
 END_TEST
 
+/* Under overlap auto a policy may take more steps of delay than the setting. */
+START_TEST(a_mean_may_wait_as_long_as_the_policy_may_delay_it)
+{
+    static msdu__pipeline p;
+    static msdu__image image;
+    p.fragment_count = 1;
+    p.settings.delay_steps = 1;
+    p.interval_args.delay_max = 4;
+    p.interval_args.can_go_local = true;
+    image = (msdu__image){.step = 12, .is_local_entered = true, .pending_count = 1};
+    image.decision.interval = 6;
+    image.fragments[0] = (msdu__image_fragment){
+        .is_pending = true, .armed = 3, .round_step = 10, .from_step = 11, .sync_step = 16};
+    for (uint64_t delay = 2; delay <= 5; delay++) {
+        image.fragments[0].round_delay = delay;
+        image.fragments[0].apply_step = 10 + delay;
+        ck_assert_msg((msdu__image_check(&p, &image) == NULL) == (delay <= 4), "delay %llu",
+                      (unsigned long long)delay);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("state");
     TCase *tcase = tcase_create("state");
     tcase_set_timeout(tcase, 100);
+    tcase_add_test(tcase, a_mean_may_wait_as_long_as_the_policy_may_delay_it);
     tcase_add_loop_test(tcase, gradients_go_on, 0, 2);
     tcase_add_loop_test(tcase, accumulated_gradients_go_on, 0, 2);
     tcase_add_loop_test(tcase, parameters_go_on, 0, 4 * WIRES);

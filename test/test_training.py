@@ -235,7 +235,7 @@ class Tables(unittest.TestCase):
         assert ddp is not None
         self.assertEqual((ddp.mean, ddp.fewer), (31.0, 1.0))
         self.assertAlmostEqual(ddp.spread, 2 ** 0.5)
-        self.assertEqual(found[1].fewer, 10.0)
+        self.assertEqual((found[1].fewer, found[1].beyond(ddp)), (10.0, 1.5))  # of seed 1
 
     def test_time_is_where_the_curve_reaches_the_goal(self) -> None:
         curve = [(10.0, 20.0), (20.0, 30.0), (30.0, 31.0)]

@@ -44,7 +44,8 @@ class Outcome:
     method: str
     settings: str
     lr: float
-    finals: tuple[float, ...]
+    by_seed: dict[int, float]  # metric at the end
+    test_loss: float  # mean over seeds
     curve: tuple[tuple[float, float], ...]  # samples, metric (mean over seeds)
     bytes_per_rank: float
     fewer: float  # bytes of a plain float32 allreduce every step, by those sent
@@ -54,6 +55,21 @@ class Outcome:
     def label(self) -> str:
         """Method and settings."""
         return f"{self.method} {self.settings}".strip()
+
+    @property
+    def finals(self) -> list[float]:
+        """The metric at the end, of all seeds."""
+        return list(self.by_seed.values())
+
+    def beyond(self, other: Outcome) -> float:
+        """Mean difference to another method over the seeds that both have; NaN without one.
+
+        The same seed means the same first parameters and the same samples, so this scatters less
+        than the difference of means.
+        """
+        shared = self.by_seed.keys() & other.by_seed.keys()
+        differences = [self.by_seed[seed] - other.by_seed[seed] for seed in shared]
+        return statistics.fmean(differences) if differences else float("nan")
 
     @property
     def mean(self) -> float:
@@ -82,7 +98,8 @@ def _outcome(group: list[Record]) -> Outcome:
     mean = [statistics.fmean(values) for values in zip(*curves)]
     sent = statistics.fmean(one["bytes_per_rank"] for one in group)
     return Outcome(first["method"], first["settings"], first["lr"],
-                   tuple(one["final"] for one in group),
+                   {one["seed"]: one["final"] for one in group},
+                   statistics.fmean(one["eval_loss"][-1] for one in group),
                    tuple(zip(first["eval_samples"], mean)), sent,
                    plain_bytes(first) / sent, first["steps"])
 

@@ -242,6 +242,12 @@ static bool forward(ranks_self *self, int step)
     if (job->style == RANKS_DEFERRED && step > job->first_step && !optimize(self, step - 1)) {
         return false;
     }
+    /* resumed: the optimizer ran before the state was taken, but forward passes wait all the same
+     */
+    if (job->style == RANKS_DEFERRED && step > 0 && step == job->first_step &&
+        !is_ok(self, msdu_tensor_wait(self->ctx, MSDU_ALL_TENSORS, MSDU_GRADIENT))) {
+        return false;
+    }
     record(self, step);
     return true;
 }

@@ -114,6 +114,12 @@ START_TEST(a_schedule_goes_on)
 }
 END_TEST
 
+/* Better until step 10, then stable: plateau remembers both. */
+static void tell_loss(ranks_self *self, int step)
+{
+    self->status = msdu_set_loss(self->ctx, 1.0 + self->rank + (step < 10 ? 10 - step : 0));
+}
+
 START_TEST(policies_go_on)
 {
     static const char *const policies[] = {"qsr", "plateau", "post_local"};
@@ -122,6 +128,8 @@ START_TEST(policies_go_on)
         job.config.interval = policies[k];
         job.config.interval_steps = 4;
         job.config.switch_step = 9;
+        job.config.plateau_patience = 3;
+        job.stepped = tell_loss;
         job.lr_at = falling_lr;
         job.needs_lr = true;
         kit_check_resume(&job, AT, AT, 1);

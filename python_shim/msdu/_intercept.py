@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import _manual, _tensors, ddp
+from . import _abi, _manual, _tensors, ddp
 from ._attach import Attachment
 
 logger = logging.getLogger("msdu")
@@ -152,7 +152,6 @@ class Watch:
 
     # --- attaching ---
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def attachment_of(self, model: TorchDDP) -> Optional[Watched]:
         """At a forward pass: the attachment, made now if it can be. None: DDP does its own work."""
         known = self.of(model)
@@ -165,7 +164,7 @@ class Watch:
             return None  # not yet: this pass is DDP's
         reason = self._why_not(models, optimizers)
         if reason:
-            self._stay_out(models, reason)
+            self.stay_out(models, reason)
             return None
         return self._attach(models, optimizers)
 
@@ -220,7 +219,8 @@ class Watch:
                 return "ZeroRedundancyOptimizer, which shards the optimizer itself"
         return ""
 
-    def _stay_out(self, models: Sequence[TorchDDP], reason: str) -> None:
+    def stay_out(self, models: Sequence[TorchDDP], reason: str) -> None:
+        """Leave these models to torch, and say why."""
         for model in models:
             self.of(model).is_out = True
         notice(f"not attached, this DistributedDataParallel works as the script made it: {reason}")
@@ -346,6 +346,7 @@ def _patch_ddp() -> None:
     _replace("forward", _forward)
     _replace("no_sync", _no_sync)
     _replace("join", _join)
+    _replace("join_hook", _join_hook)
     _replace("train", _train)
     for name in ("register_comm_hook", "_register_builtin_comm_hook", "_register_fused_optim"):
         _replace(name, _own_hook)
@@ -361,7 +362,7 @@ def _init(original: Any) -> Any:
 
 def _forward(original: Any) -> Any:
     def forward(self: TorchDDP, *inputs: Any, **kwargs: Any) -> Any:
-        if watch().attachment_of(self) is None:
+        if ddp.not_traced(functools.partial(watch().attachment_of, self)) is None:
             return original(self, *inputs, **kwargs)
         if self.device_ids:
             moved = self.to_kwargs(inputs, kwargs, self.device_ids[0])
@@ -412,6 +413,21 @@ def _join(original: Any) -> Any:
             known.no_syncs -= 1
 
     return join
+
+
+def _join_hook(original: Any) -> Any:
+    def join_hook(self: TorchDDP, **kwargs: Any) -> Any:
+        known = watch().of(self)
+        if known.attachment is not None and not known.attachment.is_over:
+            raise _abi.Error(
+                _abi.ERR_UNSUPPORTED,
+                "Join([model, ..]) around a model that is attached already: use model.join()",
+            )
+        if not known.no_syncs:  # not called by our join()
+            watch().stay_out([self], "torch's Join, which shadows DDP's own messages")
+        return original(self, **kwargs)
+
+    return join_hook
 
 
 def _train(original: Any) -> Any:
@@ -480,11 +496,20 @@ def run(script: Callable[[], Any], options: Options) -> Any:
         result = script()
     except SystemExit as end:
         if end.code in (None, 0):
-            here.finish()
+            _finish(here)
         here.abandon()
         raise
     except BaseException:
         here.abandon()
         raise
-    here.finish()
+    _finish(here)
     return result
+
+
+def _finish(here: Watch) -> None:
+    """The end that all ranks come to; a line instead of a traceback where one does not."""
+    try:
+        here.finish()
+    except _abi.Error as problem:
+        here.abandon()
+        raise SystemExit(f"msdu: the script ended, but not on all ranks: {problem}") from None

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, Callable, Optional, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,7 @@ from . import _abi, _tensors
 from ._attach import Attachment, Optimizers
 from ._gradients import EXCHANGE, Gradients
 
-logger = logging.getLogger("msdu")
+_T = TypeVar("_T")
 _Future = torch.futures.Future[torch.Tensor]
 
 # Keywords of torch's DistributedDataParallel that say how its reducer works; there is none here.
@@ -53,6 +52,13 @@ def optimizers_of(module: torch.nn.Module) -> list[torch.optim.Optimizer]:
 def has_hooks(optimizer: Any) -> bool:
     """Was it made by Optimizer.__init__, and so takes hooks on its step?"""
     return "_optimizer_step_post_hooks" in vars(optimizer)
+
+
+# torch.compiler.disable() imports the compiler at once; this at the first call, like zero_grad().
+@vars(torch)["_disable_dynamo"]  # type: ignore[untyped-decorator,unused-ignore]
+def not_traced(function: Callable[[], _T]) -> _T:
+    """Call it, outside of what torch.compile() traces."""
+    return function()
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -115,14 +121,13 @@ class DistributedDataParallel(torch.nn.Module):
         """The attachment: finish(), synchronize(), summary(). None until attached."""
         return self._made[0] if self._made else None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _attach_late(self) -> None:
         self._attach(optimizers_of(self.module) or None)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward, inputs moved to its device."""
         if not self._made and torch.is_grad_enabled():
-            self._attach_late()
+            not_traced(self._attach_late)
         if self.device is not None:
             inputs, kwargs = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda tensor: tensor.to(self.device), (inputs, kwargs)

@@ -54,7 +54,7 @@ def wrap(kind: str, net: nn.Module, make: Any, what: tuple[str, ...], settings: 
         find_unused_parameters="unused" in what,
         gradient_as_bucket_view="view" in what,
         static_graph="static" in what,
-        bucket_cap_mb=0.0005,
+        bucket_cap_mb=25 if "compile" in what else 0.0005,
     )
     optimizer = make(model.parameters())
     state = None
@@ -80,6 +80,8 @@ def train(kind: str, what: tuple[str, ...], settings: dict[str, Any]) -> dict[st
     data = torch.Generator().manual_seed(5)
     x = torch.randn(STEPS, ranks, 12, 8, generator=data)[:, rank]
     y = (x @ torch.randn(8, 3, generator=data)).argmax(2)
+    if "compile" in what:
+        model = torch.compile(model, backend="eager")
     losses, micro = [], 2 if "accumulate" in what else 1
     for step in range(0, STEPS, micro):
         optimizer.zero_grad()
@@ -120,6 +122,7 @@ VARIANTS = [
     ("amp", "static"),
     ("scaler",),
     ("sparse",),
+    ("compile",),
 ]
 
 

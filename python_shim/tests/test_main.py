@@ -99,6 +99,8 @@ def test_a_rank_that_dies_ends_all(tmp_path: Path, how: str, options: list[str])
     assert one.code == 1, one.problem
     assert "rank 1" in one.problem or "msdu" in one.problem, one.problem
     assert other.code == {"raise": 1, "kill": -9, "exit": 1}[how]
+    if how == "exit":
+        assert other.problem.startswith("SystemExit: msdu: the script ended, but not on all")
     if how == "raise":
         assert "a bug of the script" in other.problem
 

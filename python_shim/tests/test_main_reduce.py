@@ -11,7 +11,7 @@ import torch
 from forks import attached, attachments, launch, plain, values
 
 EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
-LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--domain", "parameter", "--wire", "int8"]
+LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--wire", "int8"]
 OUT = "not attached"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import _abi, _choose, _rendezvous, _settings, _tensors
+from . import _abi, _choose, _level, _rendezvous, _settings, _tensors
 from ._context import Context
 from ._gradients import EXCHANGE, IGNORE, NOTE, Gradients
 from ._summary import History, Row, Summary
@@ -132,6 +132,7 @@ class Attachment:
         device = _tensors.device_of(slots)
         given = _choose.settings(settings, self.optimizers, device)
         given.update(_rendezvous.place(given, process_group))
+        self._given = (dict(settings), process_group)
         self._slots = slots
         self._params: list[torch.Tensor] = [slot.param for slot in slots]
         self._pointers = [slot.pointer for slot in slots]
@@ -442,12 +443,24 @@ class Attachment:
     def join(self) -> None:
         """This rank has no more batches in this epoch: take part with weight 0 until all ranks are
         here. Every rank calls it at the end of an epoch; training goes on afterwards.
+
+        While gradients are exchanged, parameters and the optimizers' states become those of the
+        ranks that missed nothing; the latter by a connection of their own (at the next port, where
+        ``rendezvous`` names a tcp address). With local steps parameters follow the others' means,
+        and optimizer states stay local.
         """
         self._settle()
+        before = self._context.summary().steps
         self._gradients.park()
         self._context.call(self._context.lib.join)
-        self._take(self._context.summary())
+        after = self._context.summary()
+        self._take(after)
         self._waits.epoch += 1
+        self.wait()
+        is_gradient = after.domain == b"gradient" and self.ranks > 1
+        if is_gradient and _level.needs_level(self.optimizers):
+            # joining ends with one step in which no rank had a batch; fewer there are not
+            _level.level(self.optimizers, *self._given, has_all=after.steps <= before + 1)
 
     def synchronize(self) -> None:
         """Make all ranks equal to the bit now (evaluation, a checkpoint). All ranks call it after

@@ -151,3 +151,63 @@ def weighted() -> tuple[torch.Tensor, torch.Tensor]:
 def test_weights_of_ranks_make_the_mean_over_samples() -> None:
     for ours, wanted in ranks.run(weighted):
         nets.close_to(ours, wanted, 1e-12)
+
+
+# --- uneven numbers of batches ---
+
+BATCHES = ((6, 4, 5), (3, 3, 3))  # of each rank, by epoch
+
+
+def uneven_reference(name: str) -> torch.Tensor:
+    """One process: the mean gradient of the ranks that still have a batch."""
+    model = nets.mlp(torch.float64)
+    optimizer = OPTIMIZERS[name](model.parameters())
+    for epoch, counts in enumerate(BATCHES):
+        for step in range(max(counts)):
+            active = [rank for rank, count in enumerate(counts) if step < count]
+            optimizer.zero_grad()
+            for rank in active:
+                data = nets.batch(rank, 100 * epoch + step, torch.float64)
+                (nets.loss_of(model, *data) / len(active)).backward()
+            optimizer.step()
+    return nets.flat(model)
+
+
+def uneven(name: str, settings: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    rank = ranks.rank()
+    model = nets.mlp(torch.float64)
+    optimizer = OPTIMIZERS[name](model.parameters())
+    with msdu.attach(model, optimizer, **settings) as attachment:
+        for epoch, counts in enumerate(BATCHES):
+            steps = range(100 * epoch, 100 * epoch + counts[rank])
+            nets.train(model, optimizer, steps, rank, torch.float64)
+            attachment.join()
+        attachment.wait()
+        before = nets.flat(model)
+        attachment.finish()
+        return before, nets.flat(model), attachment.summary().steps
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_uneven_batches_are_means_over_who_has_one(name: str) -> None:
+    wanted = uneven_reference(name)
+    found = ranks.run(uneven, name, PLAIN, ranks=3)
+    for before, end, steps in found:
+        nets.close_to(before, wanted, 1e-11)
+        assert torch.equal(before, found[0][0])  # also the momentum that a rank had missed
+        assert torch.equal(end, before)
+        assert steps == found[0][2]
+
+
+def test_uneven_batches_with_a_rendezvous_that_is_named(tmp_path: Any) -> None:
+    settings = {**PLAIN, "rendezvous": f"file://{tmp_path}"}
+    found = ranks.run(uneven, "sgd", settings, ranks=3)
+    assert all(torch.equal(before, found[0][0]) for before, _, _ in found)
+
+
+def test_uneven_batches_with_local_steps() -> None:
+    settings = {**LOCAL, "interval_steps": 2}
+    found = ranks.run(uneven, "sgd", settings, ranks=3)
+    assert all(torch.equal(end, found[0][1]) for _, end, _ in found)
+    assert all(steps == found[0][2] >= 9 for _, _, steps in found)
+    assert bool(found[0][1].isfinite().all())

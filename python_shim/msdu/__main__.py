@@ -148,9 +148,9 @@ def main() -> None:
     name = given.command[0]
     body = _module(name) if given.is_module else _script(name)
     sys.argv[:] = given.command
-    from . import _intercept  # after the arguments: torch takes its time
+    from . import _intercept, _watch  # after the arguments: torch takes its time
 
-    options = _intercept.Options(
+    options = _watch.Options(
         dict(given.settings), given.buffers, given.sync_every, given.sync_on_eval, given.is_quiet
     )
     _intercept.run(body, options)

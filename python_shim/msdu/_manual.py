@@ -165,9 +165,8 @@ class Reductions:
         for param in (guess, self._places.get(tensor.data_ptr())):
             grad = None if param is None else param.grad
             if grad is not None and grad.data_ptr() == tensor.data_ptr():
-                return (
-                    param if (grad.numel(), grad.dtype) == (tensor.numel(), tensor.dtype) else None
-                )
+                is_whole = grad.numel() == tensor.numel() and grad.dtype == tensor.dtype
+                return param if is_whole else None
         return None
 
     def _look_around(self) -> None:
@@ -182,7 +181,7 @@ class Reductions:
     # --- the first step ---
 
     def _learn(self, params: Sequence[torch.Tensor], tensor: torch.Tensor, op: Any) -> None:
-        if self._stepped & set(self._seen):
+        if self._stepped and any(id(param) in self._seen for param in params):
             self._decide()  # a second step begins before all optimizers ended the first
             return
         if not self._seen:

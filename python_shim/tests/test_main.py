@@ -18,7 +18,7 @@ VARIANTS = [
     ["unused"],
     ["accumulate"],
     ["amp", "view"],
-    ["static"],
+    ["static", "eval"],
 ]
 
 

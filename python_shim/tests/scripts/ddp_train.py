@@ -51,7 +51,7 @@ def main(what):
     micro = 2 if "accumulate" in what else 1
     losses = []
     for _ in range(3):
-        net.train()
+        net.train("eval" not in what)
         for step in range(0, 16, micro):
             optimizer.zero_grad()
             for i in range(micro):

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script makes, as ``python -m msdu`` sees it, and the attachments that follow from it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
+
+from . import _manual, _tensors, ddp
+from ._attach import Attachment
+
+logger = logging.getLogger("msdu")
+
+
+@dataclass
+class Options:
+    """What the command line says; picklable, since spawned ranks get it.
+
+    Attributes:
+        settings: of the library.
+        buffers: ``"average"`` or ``"local"``.
+        sync_every: all ranks are made equal after so many steps; 0: never before the end.
+        sync_on_eval: and when a wrapped model goes to evaluation, on all ranks.
+        is_quiet: no summary at the end.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    buffers: str = "average"
+    sync_every: int = 0
+    sync_on_eval: bool = False
+    is_quiet: bool = False
+
+
+class Watched(Attachment):
+    """An attachment that nobody in the script knows of."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        group: Optional[Any],
+        options: Options,
+    ) -> None:
+        self._every = options.sync_every
+        self._steps = 0
+        self._next_sync = self._every
+        super().__init__(model, optimizers, options.buffers, True, group, options.settings)
+
+    def _trained(self) -> list[_tensors.Slot]:
+        return _tensors.trained(self.model, [])  # what else the optimizers own stays local
+
+    def _close_step(self) -> None:
+        super()._close_step()
+        self._steps += 1
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        super()._after_step(optimizer, args, kwargs)
+        self._sync_if_due()
+
+    def _forward_begins(self) -> None:
+        super()._forward_begins()
+        # a rank whose optimizer was skipped comes this way
+        if torch.is_grad_enabled() and not self._in_step and not self._gradients.is_begun:
+            self._sync_if_due()
+
+    def _sync_if_due(self) -> None:
+        if self._every and self._steps >= self._next_sync and not self.is_open:
+            self._next_sync += self._every
+            self.synchronize()
+
+
+class Manual(Watched):
+    """An attachment whose gradients the script reduces when it likes."""
+
+    _source = _manual.Held
+
+    def _trained(self) -> list[_tensors.Slot]:
+        return _tensors.trained(self.model, self.optimizers)
+
+    def reduce_now(self) -> None:
+        """The gradients of a step are in ``.grad``: make them means, or note the step."""
+        self._gradients.exchange()
+
+
+class _Several(torch.nn.Module):
+    """Modules that share an optimizer, so they are attached as one."""
+
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList(modules)
+
+
+@dataclass
+class _Wrapped:
+    """What is known of one DistributedDataParallel."""
+
+    attachment: Optional[Watched] = None
+    hook: str = ""  # the script's own communication hook
+    is_out: bool = False
+    no_syncs: int = 0  # contexts open
+
+
+class Watch:
+    """Sees what the script makes, and attaches.
+
+    Attributes:
+        options: of the command line.
+        attachments: made so far.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._has_stepped = False
+        self.attachments: list[Watched] = []
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._wrapped: weakref.WeakKeyDictionary[TorchDDP, _Wrapped] = weakref.WeakKeyDictionary()
+        self.reductions = _manual.Reductions(self._unwrapped, self._attach_manual, notice)
+
+    # --- what the script makes ---
+
+    def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer was made."""
+        self._optimizers.append(weakref.ref(optimizer))
+        self.reductions.saw_optimizer()
+
+    def saw_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step is over."""
+        self._has_stepped = True
+        self.reductions.stepped(optimizer)
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those that live, in the order of their making."""
+        found = [one() for one in self._optimizers]
+        return [one for one in found if one is not None]
+
+    def of(self, model: TorchDDP) -> _Wrapped:
+        """What is known of a wrapped model."""
+        return self._wrapped.setdefault(model, _Wrapped())
+
+    def saw_hook(self, model: TorchDDP, name: str) -> None:
+        """The script registered a communication hook."""
+        self.of(model).hook = name
+
+    # --- attaching ---
+
+    def attachment_of(self, model: TorchDDP) -> Optional[Watched]:
+        """At a forward pass: the attachment, made now if it can be. None: DDP does its own work."""
+        known = self.of(model)
+        if known.attachment is not None:
+            return None if known.attachment.is_over else known.attachment
+        if known.is_out or known.no_syncs or not torch.is_grad_enabled():
+            return None
+        if not model.training and not self._has_stepped:
+            return None  # a look before training, on one rank perhaps, or fine-tuning in eval()
+        models, optimizers = self._component(model)
+        if not optimizers:
+            return None  # not yet: this pass is DDP's
+        reason = self._why_not(models, optimizers)
+        if reason:
+            self.stay_out(models, reason)
+            return None
+        return self._attach(models, optimizers)
+
+    def _component(self, model: TorchDDP) -> tuple[list[TorchDDP], list[torch.optim.Optimizer]]:
+        """All models and optimizers that hang together with this one."""
+        models = [model]
+        optimizers: list[torch.optim.Optimizer] = []
+        owned = {id(p) for p in model.module.parameters()}
+        others = [one for one in self._wrapped if one is not model]
+        left = self.optimizers()
+        is_growing = True
+        while is_growing:
+            is_growing = False
+            for one in left[:]:
+                ids = {id(p) for group in one.param_groups for p in group["params"]}
+                if ids & owned:
+                    left.remove(one)
+                    optimizers.append(one)
+                    is_growing = self._grow(models, others, ids, owned) or is_growing
+        models.sort(key=lambda one: list(self._wrapped).index(one))
+        return models, optimizers
+
+    @staticmethod
+    def _grow(
+        models: list[TorchDDP], others: list[TorchDDP], ids: set[int], owned: set[int]
+    ) -> bool:
+        """Add the models that an optimizer's parameters belong to."""
+        before = len(models)
+        for other in others[:]:
+            theirs = {id(p) for p in other.module.parameters()}
+            if theirs & ids:
+                others.remove(other)
+                models.append(other)
+                owned |= theirs
+        return len(models) > before
+
+    def _why_not(
+        self, models: Sequence[TorchDDP], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> str:
+        """Why the script's own way stays; empty: nothing speaks against attaching."""
+        for model in models:
+            hook = self.of(model).hook
+            reason = f"a communication hook of the script's own, {hook}" if hook else ""
+            reason = reason or ddp.why_not(model)
+            if reason:
+                return reason
+        if any(model.process_group != models[0].process_group for model in models):
+            return "models of several process groups under one optimizer"
+        for one in optimizers:
+            names = {kind.__name__ for kind in type(one).__mro__}
+            if "ZeroRedundancyOptimizer" in names:
+                return "ZeroRedundancyOptimizer, which shards the optimizer itself"
+        return ""
+
+    def stay_out(self, models: Sequence[TorchDDP], reason: str) -> None:
+        """Leave these models to torch, and say why."""
+        for model in models:
+            self.of(model).is_out = True
+        notice(f"not attached, this DistributedDataParallel works as the script made it: {reason}")
+
+    def _attach(
+        self, models: Sequence[TorchDDP], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> Watched:
+        modules = [model.module for model in models]
+        module = modules[0] if len(modules) == 1 else _Several(modules)
+        given = {"broadcast": "no", **self.options.settings}  # DDP did it
+        options = Options(given, self.options.buffers, self.options.sync_every)
+        attachment = Watched(module, optimizers, models[0].process_group, options)
+        self.attachments.append(attachment)
+        for model in models:
+            self.of(model).attachment = attachment
+        logger.info("attached: %r", attachment)
+        return attachment
+
+    # --- scripts without DistributedDataParallel ---
+
+    def _unwrapped(self) -> list[torch.optim.Optimizer]:
+        """Optimizers that own no parameter of a DistributedDataParallel."""
+        wrapped = {id(p) for model in self._wrapped for p in model.parameters()}
+        return [
+            one
+            for one in self.optimizers()
+            if ddp.has_hooks(one)
+            and not any(id(p) in wrapped for g in one.param_groups for p in g["params"])
+        ]
+
+    def _attach_manual(
+        self, optimizers: Sequence[torch.optim.Optimizer], must_be_local: bool
+    ) -> Optional[Manual]:
+        given = dict(self.options.settings)
+        if must_be_local and given.setdefault("domain", "parameter") not in ("auto", "parameter"):
+            notice(
+                "not attached, gradients are reduced as the script does it: it changes them "
+                "between one reduction and the next, which only domain parameter allows"
+            )
+            return None
+        if must_be_local:
+            given["domain"] = "parameter"
+        options = Options(given, self.options.buffers, self.options.sync_every)
+        attachment = Manual(torch.nn.Module(), optimizers, None, options)
+        self.attachments.append(attachment)
+        logger.info("attached: %r", attachment)
+        return attachment
+
+    # --- the end ---
+
+    def finish(self) -> None:
+        """The script ended well: all ranks get the same bits; one summary."""
+        for one in self.attachments:
+            if not one.is_over:
+                one.finish()
+        self.report()
+        self.abandon()
+
+    def report(self) -> None:
+        """A few lines on rank 0."""
+        for one in self.attachments:
+            if not one.is_closed and one.rank == 0 and not self.options.is_quiet:
+                for line in str(one.summary()).splitlines():
+                    print(f"msdu: {line}", file=sys.stderr)
+
+    def abandon(self) -> None:
+        """Leave the group; ranks that still train lose us, and say so."""
+        for one in self.attachments:
+            one.close()
+
+
+def notice(text: str) -> None:
+    """One line on standard error, by rank 0."""
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        print(f"msdu: {text}", file=sys.stderr)

@@ -46,7 +46,6 @@ static void note_operations(ranks_self *self)
     msdu__pipeline *p = (msdu__pipeline *)self->ctx;
     op_log *all = self->job->user;
     msdu_status status = msdu__schedule_drain(p);
-    msdu__worker_stop(&p->worker);
     self->status = self->status == MSDU_OK ? status : self->status;
     all->hash[self->rank] = fake_recorder_hash(p->comm);
     all->count[self->rank] = fake_recorder_count(p->comm);

@@ -2,6 +2,7 @@
 /* The toy trainer: threads, memory, and the calls of a training step in several styles. */
 #include "ranks.h"
 
+#include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -423,6 +424,7 @@ static bool reserve(ranks_self *self)
     }
     for (uint32_t t = 0; t < job->tensor_count; t++) {
         const ranks_tensor *tensor = &job->tensors[t];
+        assert(tensor->count > 0);
         self->parameter[t] = calloc(tensor->count, 8);
         self->gradient[t] = calloc(tensor->count, 8);
         is_there = is_there && self->parameter[t] != NULL && self->gradient[t] != NULL;

@@ -236,7 +236,7 @@ START_TEST(a_line_of_the_struct_may_be_as_long_as_a_setting)
     memset(text + strlen(text), 'a', MSDU__SETTING_BYTES - 1);
     ck_assert_msg(load(&config, &settings) == MSDU_OK, "%s", msdu_last_error());
     ck_assert_uint_eq(strlen(settings.trace_file), MSDU__SETTING_BYTES - 1);
-    strcat(text, "a");
+    text[strlen(text)] = 'a';
     expect_failure(&config, "msdu_config.settings:1: trace_file|too long");
 }
 END_TEST

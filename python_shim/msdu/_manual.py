@@ -71,6 +71,7 @@ class _Seen:
     op: Any
     is_inside: bool  # of a backward pass: others are not final yet
     is_altered: bool  # changed between the step's first reduction and its own
+    is_again: bool  # reduced before in this step
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -108,6 +109,7 @@ class Reductions:
         self._attach = attach
         self._say = say
         self.attachment: Any = None
+        self._original: Any = None
         self._is_out = False
         self._seen: dict[int, _Seen] = {}
         self._before: dict[int, torch.Tensor] = {}  # gradients at the step's first reduction
@@ -130,6 +132,7 @@ class Reductions:
 
     def reduce(self, original: Any, tensor: Any, op: Any, group: Any, async_op: bool) -> Any:
         """torch.distributed.all_reduce, where the tensor may be a gradient."""
+        self._original = original
         params = None if self._is_out else self._recognize(tensor, group)
         if self.attachment is None:
             if params is not None:
@@ -189,10 +192,10 @@ class Reductions:
         is_inside = torch._C._current_graph_task_id() != -1
         for param in params:
             known, grad = self._before.get(id(param)), param.grad
-            is_altered = known is None or grad is None or id(param) in self._seen
-            if known is not None and grad is not None and not is_altered:
+            is_altered = known is None or grad is None
+            if known is not None and grad is not None:
                 is_altered = scale_of(known, grad, dist.get_world_size()) is None
-            self._seen[id(param)] = _Seen(op, is_inside, is_altered)
+            self._seen[id(param)] = _Seen(op, is_inside, is_altered, id(param) in self._seen)
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer's step is over."""
@@ -211,19 +214,23 @@ class Reductions:
         ]
 
     def _decide(self) -> None:
+        """What all ranks do from here on; a clipped gradient may look different on each."""
         owners = self._owners()
         reason = self._why_not(owners)
         self._before.clear()
-        if reason:
-            self._is_out = True
-            self._say(f"not attached, gradients are reduced as the script does it: {reason}")
-            return
         is_free = any(one.is_inside or one.is_altered for one in self._seen.values())
-        self.attachment = self._attach(owners, is_free)
-        if self.attachment is None:
-            self._is_out = True
-            return
-        self._look_around()
+        found = torch.tensor([bool(reason), is_free], dtype=torch.int32)
+        found = found.to(self._params[0].device)
+        self._original(found, dist.ReduceOp.MAX)
+        is_out, is_free = (bool(one) for one in found.tolist())
+        if is_out:
+            reason = reason or "another rank has a reason"
+            self._say(f"not attached, gradients are reduced as the script does it: {reason}")
+        else:
+            self.attachment = self._attach(owners, is_free)
+        self._is_out = self.attachment is None
+        if not self._is_out:
+            self._look_around()
 
     def _why_not(self, owners: Sequence[torch.optim.Optimizer]) -> str:
         left = [p for p in _owned(owners) if p.grad is not None and id(p) not in self._seen]
@@ -233,6 +240,8 @@ class Reductions:
             return f"{len(left)} of the optimizer's gradients are not among them"
         if any(one.op not in _OPS for one in self._seen.values()):
             return "by another operation than a sum or an average"
+        if any(one.is_again for one in self._seen.values()):
+            return "more than once in a step"
         if any(p.grad is not None and p.grad.layout is not torch.strided for p in _owned(owners)):
             return "some are sparse"
         return ""

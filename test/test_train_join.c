@@ -2,6 +2,7 @@
 /* Tests of msdu_join(): ranks with different numbers of batches, over several epochs. */
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -304,6 +305,35 @@ START_TEST(calls_out_of_order_are_refused)
 }
 END_TEST
 
+/* Without msdu_join() different numbers of steps are named, not averaged over. */
+static void meet_too_early(ranks_self *self, int step)
+{
+    if (step == (self->rank == 1 ? 5 : 6)) {
+        self->status = msdu_synchronize(self->ctx);
+        snprintf(self->text, sizeof(self->text), "%s", msdu_last_error());
+    }
+}
+
+START_TEST(different_steps_are_named)
+{
+    ranks_run run;
+    ranks_job job = uneven_job("parameter", "backward", 0);
+    job.epochs = 0;
+    job.steps = 9;
+    job.config.interval_steps = 50;
+    job.stepped = meet_too_early;
+    ck_assert(ranks_go(&job, &run));
+    for (int rank = 0; rank < RANKS; rank++) {
+        const ranks_self *self = &run.selves[rank];
+        ck_assert_msg(self->status == MSDU_ERR_MISMATCH &&
+                          strstr(self->text, "ranks 0 and 1") != NULL &&
+                          strstr(self->text, "6 and 5") != NULL,
+                      "rank %d: %s", rank, self->text);
+    }
+    ranks_free(&run);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("train_join");
@@ -317,5 +347,6 @@ int main(void)
     tcase_add_loop_test(tcase, narrow_formats_keep_ranks_equal, 0, 3);
     tcase_add_test(tcase, even_batches_cost_one_round_an_epoch);
     tcase_add_test(tcase, calls_out_of_order_are_refused);
+    tcase_add_test(tcase, different_steps_are_named);
     return suite_run(suite);
 }

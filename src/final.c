@@ -308,6 +308,7 @@ static msdu_status catch_up(msdu__pipeline *p)
         return status;
     }
     if (p->is_gradient) {
+        p->was_uneven = true;
         return copy_from(p, m.first);
     }
     status = reserve(p);

@@ -233,6 +233,7 @@ typedef struct msdu__pipeline {
     _Atomic uint32_t announced; /* kinds of memory of which something was, in this step */
     double weight;              /* of this rank, from the next step on */
     bool is_absent;             /* inside msdu_join() */
+    bool was_uneven;            /* ranks had different numbers of gradients; see enter_local() */
     uint64_t reached;           /* there: the step before which this rank ran out of input */
     bool is_started;
     bool is_finished;

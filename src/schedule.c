@@ -330,6 +330,11 @@ static void enter_local(msdu__pipeline *p)
 {
     uint32_t interval = p->fragments[0].interval;
     int wire = p->fragments[0].wire;
+    if (p->was_uneven) {
+        /* momentum that stood still on a rank has led parameters apart, and anchors must be equal;
+         * a failure is the answer of this step */
+        p->was_uneven = msdu__final_meet(p) != MSDU_OK;
+    }
     uint32_t delay = p->fragments[0].delay_steps;
     p->is_gradient = false;
     p->is_local_entered = true;

@@ -44,6 +44,7 @@ typedef struct msdu__image {
     bool is_local_entered;
     bool is_deferred;
     bool is_first_call;
+    bool was_uneven;
     double lr;
     double loss;
     double weight;

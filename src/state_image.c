@@ -87,6 +87,7 @@ void msdu__image_take(const msdu__pipeline *p, msdu__image *image)
         .is_local_entered = p->is_local_entered,
         .is_deferred = p->is_deferred,
         .is_first_call = atomic_load(&p->is_first_call),
+        .was_uneven = p->was_uneven,
         .lr = atomic_load(&p->lr),
         .loss = atomic_load(&p->loss),
         .weight = p->weight,
@@ -188,6 +189,7 @@ void msdu__image_give(msdu__pipeline *p, const msdu__image *image)
     p->resumed_step = image->step;
     atomic_store(&p->step_count, image->step);
     atomic_store(&p->is_first_call, image->is_first_call);
+    p->was_uneven = image->was_uneven;
     atomic_store(&p->lr, image->lr);
     atomic_store(&p->loss, image->loss);
     p->weight = image->weight;
@@ -281,6 +283,7 @@ void msdu__image_code(const msdu__pipeline *p, msdu__codec *c, msdu__image *imag
     msdu__codec_flag(c, "domain", &image->is_local_entered);
     msdu__codec_flag(c, "order of calls", &image->is_deferred);
     msdu__codec_flag(c, "first call", &image->is_first_call);
+    msdu__codec_flag(c, "uneven batches", &image->was_uneven);
     code_measured(c, image);
     msdu__codec_values(c, "policy", policy->real, sizeof(policy->real) / sizeof(double),
                        sizeof(double));

@@ -30,8 +30,10 @@ static int delay_of(const simulation *s, int interval)
     return s->is_auto && interval <= s->delay ? 0 : s->delay;
 }
 
+/* Anchors must be equal: momentum that stood still on a rank may have led parameters apart. */
 static void enter_local(simulation *s, int step, int interval)
 {
+    s->rounds += s->was_uneven ? simulate_synchronize(s) : 0;
     int first = next_meeting(s, step, interval, delay_of(s, interval)) - step;
     s->is_gradient = false;
     s->is_anchored = true;
@@ -201,6 +203,7 @@ static void end_epoch(simulation *s, int epoch)
         is_uneven = is_uneven || batches != s->job->batches(0, epoch);
     }
     if (is_uneven) {
+        s->was_uneven = s->was_uneven || s->is_gradient;
         catch_up(s, first, epoch);
     }
 }

@@ -42,7 +42,8 @@ typedef struct simulation {
     bool is_gradient;
     bool is_accumulated;
     bool is_anchored;
-    bool is_auto; /* overlap auto: late only where the round is long enough */
+    bool was_uneven; /* ranks had different numbers of batches in the gradient domain */
+    bool is_auto;    /* overlap auto: late only where the round is long enough */
     int delay;
     double norm_average;
 } simulation;

@@ -111,6 +111,30 @@ START_TEST(the_change_to_local_rounds_waits)
 }
 END_TEST
 
+static float anchors[RANKS][1000];
+
+static void note_anchor(ranks_self *self)
+{
+    memcpy(anchors[self->rank], self->ctx->pipeline.runs[0].anchor, sizeof(anchors[0]));
+}
+
+/* Momentum that stood still leads parameters apart; anchors must be equal all the same. */
+START_TEST(anchors_are_equal_after_uneven_epochs)
+{
+    static const int warmups[] = {9, 12, 14, 16, 18};
+    for (int k = 0; k < 5; k++) {
+        ranks_job job = uneven_job("auto", overlaps[k], _i);
+        job.config.warmup_steps = warmups[k];
+        job.config.momentum = 0.9;
+        job.ended = note_anchor;
+        reference_check(&job, 0);
+        for (int rank = 1; rank < RANKS; rank++) {
+            ck_assert_mem_eq(anchors[rank], anchors[0], sizeof(anchors[0]));
+        }
+    }
+}
+END_TEST
+
 static double weight_at(const ranks_job *job, int rank, int step)
 {
     (void)job;
@@ -341,6 +365,7 @@ int main(void)
     tcase_add_loop_test(tcase, gradients_of_those_with_input_count, 0, PATTERNS);
     tcase_add_loop_test(tcase, local_rounds_follow_those_with_input, 0, PATTERNS);
     tcase_add_loop_test(tcase, the_change_to_local_rounds_waits, 0, PATTERNS);
+    tcase_add_loop_test(tcase, anchors_are_equal_after_uneven_epochs, 0, PATTERNS);
     tcase_add_loop_test(tcase, weights_and_delays_do_not_disturb, 0, PATTERNS);
     tcase_add_loop_test(tcase, shadowed_optimizers_catch_up, 0, PATTERNS);
     tcase_add_loop_test(tcase, gradients_without_input_are_not_touched, 0, 2);

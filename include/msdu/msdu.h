@@ -419,7 +419,8 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_synchronize(msdu_ctx *ctx);
  * follow the means of the others; local steps that it made since the ranks met last do not count.
  * Gradient domain: parameters, and optimizer state added with role MSDU_ROLE_STATE, become those of
  * a rank that had input longest. Momentum that was not added stays behind, and leads parameters
- * apart until they are averaged: by msdu_synchronize(), or by the change to the parameter domain. Accumulated domain:
+ * apart until they are averaged: by msdu_synchronize(), or by the change to the parameter domain.
+ * Accumulated domain:
  * parameters become the mean of the ranks that had input longest.
  *
  * Returns MSDU_OK, ERR_STATE, ERR_UNSUPPORTED (commit = tensor, or a model tensor without

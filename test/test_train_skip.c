@@ -102,7 +102,7 @@ static const char *const wires[] = {"float32", "bfloat16", "int8", "int4", "tern
 
 START_TEST(a_step_with_a_bad_gradient_leaves_no_trace)
 {
-    static const double values[] = {NAN, INFINITY, -INFINITY};
+    static const double values[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
     for (uint32_t k = 0; k < MODEL_COUNT; k++) {
         poison p = {.rank = (int)k % 3, .step = 4, .tensor = k, .value = values[k % 3]};
         ranks_job job = skipping_job(&p, wires[_i]);
@@ -114,7 +114,7 @@ END_TEST
 /* Nothing is held back yet when the very first round is skipped. */
 START_TEST(the_first_step_may_be_skipped)
 {
-    poison p = {.rank = 1, .step = 0, .tensor = 0, .value = NAN};
+    poison p = {.rank = 1, .step = 0, .tensor = 0, .value = (double)NAN};
     ranks_job job = skipping_job(&p, wires[_i]);
     check_as_if_it_had_not_been(&job);
 }
@@ -126,7 +126,7 @@ START_TEST(every_style_of_trainer_sees_it)
                                          RANKS_DEFERRED};
     static const char *const overlaps[] = {"backward", "blocking"};
     for (int k = 0; k < 2; k++) {
-        poison p = {.rank = 2, .step = 5, .tensor = 3, .value = NAN};
+        poison p = {.rank = 2, .step = 5, .tensor = 3, .value = (double)NAN};
         ranks_job job = skipping_job(&p, "int4");
         job.style = styles[_i];
         job.config.overlap = overlaps[k];
@@ -191,7 +191,7 @@ START_TEST(what_was_sent_along_is_held_back_again)
     memcpy(held, run->residual, sizeof(held));
     memcpy(owned, run->owner_residual, own_bytes);
     ck_assert(run->has_residual && held[1] != 0);
-    gradient[7] = NAN;
+    gradient[7] = (double)NAN;
     ck_assert_int_eq(step_in(ctx, MSDU__WIRE_FLOAT32), MSDU_ERR_NOT_FINITE);
     ck_assert(run->has_residual && isnan(gradient[0]));
     ck_assert_mem_eq(run->residual, held, sizeof(held));
@@ -210,7 +210,7 @@ END_TEST
 START_TEST(parameters_still_fail)
 {
     ranks_run run;
-    poison p = {.rank = 1, .step = 3, .tensor = 1, .value = NAN};
+    poison p = {.rank = 1, .step = 3, .tensor = 1, .value = (double)NAN};
     ranks_job job = skipping_job(&p, "float32");
     job.config.domain = "parameter";
     job.config.interval_steps = 2;

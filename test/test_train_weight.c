@@ -307,7 +307,7 @@ START_TEST(bad_weights_are_refused)
     config.domain = "gradient";
     config.commit = "tensor";
     ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
-    static const double bad[] = {-1, NAN, INFINITY, 1e-10, 1e10};
+    static const double bad[] = {-1, (double)NAN, (double)INFINITY, 1e-10, 1e10};
     for (int i = 0; i < 5; i++) {
         ck_assert_int_eq(msdu_set_weight(ctx, bad[i]), MSDU_ERR_INVALID);
         ck_assert_ptr_nonnull(strstr(msdu_last_error(), "weight"));

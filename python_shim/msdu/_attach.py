@@ -140,6 +140,8 @@ class Attachment:
         self.history = History()
         self.is_open = False  # a backward pass ended whose step did not
         self._is_local = False
+        self._is_alone = False  # one rank, nothing to exchange or correct: steps are only counted
+        self._steps_alone = 0
         self._is_synced = True  # not inside no_sync()
         self._is_dirty = False  # micro-batches were kept from the exchange
         self._is_finished = False
@@ -180,6 +182,14 @@ class Attachment:
             one.finish()
         summary = self._context.summary()
         self.rank, self.ranks = summary.rank, summary.ranks
+        self._is_alone = (
+            self.ranks == 1
+            and self._source is Gradients
+            and _choose.means_nothing_alone(self._given[0])
+        )
+        if self._is_alone:
+            self._gradients.thin()
+            self._waits.thin()
         self._take(summary)
         for optimizer in self.optimizers:
             self._optimizer_hooks += [
@@ -332,6 +342,10 @@ class Attachment:
         self.is_open = False
         self._stepped.clear()
         self._check_model()
+        if self._is_alone:
+            self._steps_alone += 1
+            self.history.add(self._counters())
+            return
         self._context.call(self._context.lib.step)
         self._gradients.not_finite = None
         summary = self._context.summary()
@@ -344,8 +358,14 @@ class Attachment:
 
     def _take(self, summary: _abi.SummaryStruct) -> None:
         """In which domain is the next step?"""
-        self._is_local = summary.domain == b"parameter"
+        self._is_local = self._is_alone or summary.domain == b"parameter"
         self._set_mode()
+
+    def _counters(self) -> _abi.SummaryStruct:
+        summary = self._context.summary()
+        if self._is_alone:
+            summary.steps = self._steps_alone
+        return summary
 
     def _set_mode(self) -> None:
         if not self._is_synced or self.is_closed:
@@ -476,7 +496,7 @@ class Attachment:
         self._settle()
         self._context.call(self._context.lib.finish)
         self._is_finished = True
-        self.history.add(self._context.summary())
+        self.history.add(self._counters())
         self._take_off()
 
     def close(self) -> None:
@@ -484,7 +504,7 @@ class Attachment:
         if self.is_closed:
             return
         if self._context.handle is not None:
-            self._last = Summary.of(self._context.summary())
+            self._last = Summary.of(self._counters())
         self._take_off()
         self._context.destroy()
         self.is_closed = True
@@ -502,6 +522,8 @@ class Attachment:
         self.is_closed = True
         self.is_open = False
         self._is_local = False
+        self._is_alone = False  # one rank, nothing to exchange or correct: steps are only counted
+        self._steps_alone = 0
         self._waits.epoch = 0
         self._take_off()
 
@@ -530,6 +552,7 @@ class Attachment:
             "library": self._context.lib.version_text,
             "rank": self.rank,
             "ranks": self.ranks,
+            "steps_alone": self._steps_alone,
             "data": torch.frombuffer(bytearray(data), dtype=torch.uint8),
         }
 
@@ -553,6 +576,7 @@ class Attachment:
         self._context.call(
             self._context.lib.state_set, ctypes.c_void_p(data.data_ptr()), data.numel()
         )
+        self._steps_alone = state["steps_alone"]
         self._take(self._context.summary())
 
     # --- seen from outside ---
@@ -561,7 +585,7 @@ class Attachment:
         """Counters so far; after close() those of its moment."""
         if self._context.handle is None:
             return self._last
-        return Summary.of(self._context.summary())
+        return Summary.of(self._counters())
 
     def progress(self) -> dict[str, str]:
         """A few words for ``tqdm.set_postfix()``: h, wire, share of time waited, fewer bytes."""

@@ -80,3 +80,11 @@ def _of_optimizer(optimizers: Sequence[torch.optim.Optimizer], must_follow: bool
             "parameter groups; use domain parameter"
         )
     return {"optimizer": kind, **values[0]}
+
+
+def means_nothing_alone(given: Mapping[str, Any]) -> bool:
+    """Would the library change nothing with one rank? Not sure where rules of correction are named
+    (an outer optimizer acts on one rank too), the accumulated domain, or a file of settings."""
+    return not any(
+        _effective(given, name) for name in ("correct", "config_file", "trace_file")
+    ) and not (os.environ.get("MSDU_CONFIG") or _effective(given, "domain") == "accumulated")

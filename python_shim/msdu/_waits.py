@@ -147,11 +147,20 @@ class Waits:
             parent.ids.append(number)
             parent.register()
 
+    def thin(self) -> None:
+        """Nothing will be waited for: the model's own hook is enough."""
+        self._passes = _LEARNING
+        self.early.clear()
+        self._unhook(without="")
+
     def remove(self) -> None:
         """Take the hooks off."""
-        for hook in self._hooks.values():
-            if hook.handle is not None:
-                hook.handle.remove()
-                hook.handle = None
+        self._unhook()
         for handle in self._state_hooks:
             handle.remove()
+
+    def _unhook(self, without: Optional[str] = None) -> None:
+        for path, hook in self._hooks.items():
+            if hook.handle is not None and path != without:
+                hook.handle.remove()
+                hook.handle = None

@@ -21,18 +21,45 @@ import msdu
 
 
 def alone(**settings: Any) -> tuple[nn.Module, torch.optim.Optimizer, msdu.Attachment]:
+    """One rank in this process; a rule that is named keeps the library at work."""
+    settings = {"correct": "average", **settings}
     model = nets.mlp()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     return model, optimizer, msdu.attach(model, optimizer, **settings)
 
 
-def test_one_rank_trains_as_without() -> None:
+@pytest.mark.parametrize("correct", [None, "average"])
+@pytest.mark.parametrize("settings", [PLAIN, LOCAL], ids=["gradient", "parameter"])
+def test_one_rank_trains_as_without(correct: Any, settings: dict[str, Any]) -> None:
+    """With no rule named there is nothing to do, and nothing but counting is done."""
     plain = nets.mlp()
     nets.train(plain, OPTIMIZERS["sgd"](plain.parameters()), range(5), 0)
-    model, optimizer, attachment = alone()
+    model, optimizer, attachment = alone(correct=correct, **settings)
     nets.train(model, optimizer, range(5), 0)
+    attachment.wait()
+    nets.close_to(nets.flat(model), nets.flat(plain), 1e-6)  # anchor - (anchor - w) rounds
+    if correct is None or settings is PLAIN:
+        assert torch.equal(nets.flat(model), nets.flat(plain))
+    assert attachment.summary().steps == 5 and len(attachment.rows()) == 5
+    assert (attachment.summary().rounds == 0) == (correct is None)
+    attachment.join()
+    attachment.synchronize()
+    state = attachment.state_dict()
     attachment.finish()
-    assert torch.equal(nets.flat(model), nets.flat(plain))
+    attachment.close()
+    _, _, attachment = alone(correct=correct, **settings)
+    attachment.load_state_dict(state)
+    assert attachment.summary().steps == 5
+    attachment.close()
+
+
+def test_an_outer_optimizer_acts_on_one_rank_too() -> None:
+    model, optimizer, attachment = alone(**{**LOCAL, "correct": "outer", "outer_lr": 0.5})
+    plain = nets.mlp()
+    for net, stepped in ((model, optimizer), (plain, OPTIMIZERS["sgd"](plain.parameters()))):
+        nets.train(net, stepped, range(1), 0)
+    attachment.wait()
+    assert not torch.equal(nets.flat(model), nets.flat(plain))
     attachment.close()
 
 

@@ -115,6 +115,7 @@ static float anchors[RANKS][1000];
 
 static void note_anchor(ranks_self *self)
 {
+    self->status = msdu__schedule_drain(&self->ctx->pipeline); /* what is late is applied */
     memcpy(anchors[self->rank], self->ctx->pipeline.runs[0].anchor, sizeof(anchors[0]));
 }
 

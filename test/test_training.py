@@ -255,6 +255,20 @@ class Tables(unittest.TestCase):
         runs = list(plan.accuracy(records, "cnn", "cifar100", (1,), ("local-32", "ddp")))
         self.assertEqual([one.lr for one in runs], [0.1, 0.05])
 
+    def test_search_goes_on_where_the_best_is_at_the_edge(self) -> None:
+        def tried(*finals: tuple[float, float]) -> list[float]:
+            records = [made_up("ddp", final, 0, purpose="search", lr=lr, key=str(lr))
+                       for lr, final in finals]
+            return [one.lr for one in plan.search(records, "cnn", "ddp", "cifar100")]
+
+        middle = ((0.025, 1.0), (0.05, 3.0), (0.1, 2.0))
+        self.assertEqual(tried(*middle), [0.05, 0.1, 0.025])
+        edge = ((0.025, 1.0), (0.05, 2.0), (0.1, 3.0))
+        self.assertEqual(tried(*edge), [0.05, 0.1, 0.025, 0.2])
+        self.assertEqual(tried(*edge, (0.2, 4.0)), [0.05, 0.1, 0.025, 0.2, 0.4])
+        self.assertEqual(tried(*edge, (0.2, 2.5)), [0.05, 0.1, 0.025, 0.2])
+        self.assertEqual(tried((0.025, 4.0), *middle[1:]), [0.05, 0.1, 0.025, 0.0125])
+
     def test_rate_gives_the_asked_ratio(self) -> None:
         pace = made_up("none", 0.0, purpose="pace", wall_s=6.4, steps=64, parameters=10 ** 6)
         one = plan.Planned("step", "cnn", "ddp", 0, 0.05, ratio=4.0, dataset="cifar100")

@@ -26,6 +26,7 @@ SEEDS = (1, 2, 3)
 RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.1, 0.025),
          "gpt": (2e-3, 4e-3, 1e-3)}
 OUTER = (("0.7", "0.6"), ("0.7", "0.9"), ("1.0", "0.5"))  # DiLoCo: learning rate and momentum
+EXTENSIONS = 2  # of a grid of learning rates
 PERIODS = (1, 2, 4, 8, 16, 32)
 FRONTIER = tuple((h, wire) for wire in ("int4", "float32", "ternary") for h in (1, 2, 4, 8, 16))
 BLOCKING = ((4, "int4"), (2, "int4"), (8, "int4"), (4, "ternary"), (8, "ternary"))
@@ -119,10 +120,25 @@ def best_of(records: list[Record], model: str, family: str, dataset: str) -> Bes
     return Best(models.KINDS[model].lr, ())
 
 
+def _grid(records: list[Record], model: str, family: str, dataset: str) -> list[float]:
+    """Learning rates to try: the model's, and where the best so far is the smallest or the largest
+    of them, the next by a factor of 2, at most EXTENSIONS either way."""
+    grid = sorted(RATES[model])
+    tried = {one["lr"] for one in records if (one["purpose"], one["model"], one["dataset"]) == (
+        "search", model, dataset) and family_of(one["method"]) == family}
+    best = best_of(records, model, family, dataset).lr
+    for _ in range(EXTENSIONS):
+        if tried.issuperset(grid) and best >= grid[-1]:
+            grid.append(grid[-1] * 2)
+        elif tried.issuperset(grid) and best <= grid[0]:
+            grid.insert(0, grid[0] / 2)
+    return [*RATES[model], *(lr for lr in grid if lr not in RATES[model])]
+
+
 def search(records: list[Record], model: str, family: str, dataset: str) -> Iterator[Planned]:
     """Learning rates of a family; for DiLoCo then the outer settings at the best of them."""
     one = FAMILIES[family]
-    for lr in RATES[model]:
+    for lr in _grid(records, model, family, dataset):
         yield Planned("search", model, one.representative, SEARCH_SEED, lr, one.settings,
                       dataset=dataset)
     if family == "diloco":

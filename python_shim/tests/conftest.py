@@ -18,3 +18,5 @@ for name in list(os.environ):  # nothing of the caller's settings
         del os.environ[name]
 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
     os.environ.pop(name, None)
+# torch's Gloo would look up the machine's own name, which need not be known anywhere
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"

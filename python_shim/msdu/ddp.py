@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from . import _abi, _tensors
-from ._attach import Attachment, Optimizers
+from ._attach import Attachment
 from ._gradients import EXCHANGE, Gradients
+from ._session import Optimizers
 
 _T = TypeVar("_T")
 _Future = torch.futures.Future[torch.Tensor]

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machinery of an attachment: what its hooks do from step to step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union
+
+import torch
+
+from . import _abi, _choose, _rendezvous, _settings, _tensors
+from ._context import Context
+from ._gradients import EXCHANGE, IGNORE, NOTE, Gradients
+from ._summary import History, Summary
+from ._waits import Waits
+
+Optimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer], None]
+
+attached: weakref.WeakSet[Any] = weakref.WeakSet()  # sessions of this process
+
+
+def _listed(optimizer: Optimizers) -> list[torch.optim.Optimizer]:
+    if optimizer is None:
+        return []
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return [optimizer]
+    return list(optimizer)
+
+
+def _refuse_twice(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    for other in attached:
+        if not other.is_closed and other.model is model:
+            raise _abi.Error(_abi.ERR_STATE, "this model is attached already: close() that first")
+        if not other.is_closed and any(o in other.optimizers for o in optimizers):
+            raise _abi.Error(_abi.ERR_STATE, "this optimizer is attached already")
+
+
+def _check_arguments(model: Any, optimizers: Sequence[Any], buffers: str) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise _tensors.invalid(f"model is a {type(model).__name__}, not a torch.nn.Module")
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise _tensors.invalid(
+            "the model is wrapped in DistributedDataParallel, which exchanges gradients itself: "
+            "attach its .module and do not use the wrapper"
+        )
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise _tensors.invalid(
+                f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer"
+            )
+    if buffers not in ("average", "local"):
+        raise _tensors.invalid(f"buffers: {buffers!r} is neither 'average' nor 'local'")
+
+
+class Session:
+    """Hooks on gradients, modules and optimizers, and the steps of the library that they make.
+
+    A step of the library is one synchronizing backward pass and what the optimizers do with it. It
+    ends when every optimizer that owns gradients has stepped, or when the next pass begins.
+    """
+
+    _source: type[Gradients] = Gradients  # where gradients come from
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizers,
+        buffers: str,
+        unused: bool,
+        process_group: Optional[Any],
+        settings: Mapping[str, Any],
+    ) -> None:
+        self.is_closed = True
+        self.model = model
+        self.optimizers = _listed(optimizer)
+        _check_arguments(model, self.optimizers, buffers)
+        _refuse_twice(model, self.optimizers)
+        _settings.check(settings)
+        slots = self._trained()
+        device = _tensors.device_of(slots)
+        given = _choose.settings(settings, self.optimizers, device)
+        given.update(_rendezvous.place(given, process_group))
+        self._given = (dict(settings), process_group)
+        self._slots = slots
+        self._params: list[torch.Tensor] = [slot.param for slot in slots]
+        self._pointers = [slot.pointer for slot in slots]
+        self._known = sum(len(g["params"]) for o in self.optimizers for g in o.param_groups)
+        self.history = History()
+        self.is_open = False  # a backward pass ended whose step did not
+        self._is_local = False
+        self._is_alone = False  # one rank, nothing to exchange or correct: steps are only counted
+        self._steps_alone = 0
+        self._is_synced = True  # not inside no_sync()
+        self._is_dirty = False  # micro-batches were kept from the exchange
+        self._is_finished = False
+        self._passes = 0  # backward passes ended
+        self._seen: dict[int, int] = {}  # by optimizer: passes when it last stepped
+        self._stepped: set[int] = set()
+        self._in_step = False
+        self._lr: Optional[float] = None
+        self._context = Context(given)
+        self._gradients = self._source(
+            self._context, slots, unused, self._pass_begins, self._pass_ends
+        )
+        self._waits = Waits(model, self._forward_begins, self._wait, self.wait)
+        self._context.on_disown = self._forget
+        self._optimizer_hooks: list[Any] = []
+        self.is_closed = False
+        try:
+            self._start(buffers)
+        except BaseException:
+            self.close()
+            raise
+        attached.add(self)
+
+    # --- start ---
+
+    def _trained(self) -> list[_tensors.Slot]:
+        """What is exchanged."""
+        return _tensors.trained(self.model, self.optimizers)
+
+    def _start(self, buffers: str) -> None:
+        self._gradients.register()
+        for slot in self._slots:
+            self._waits.add(slot.param, slot.id)
+        self._buffers: list[tuple[_tensors.Slot, torch.nn.Module, str]] = []
+        fixed = self._register_rest(buffers)
+        self._context.call(self._context.lib.start)
+        for one in fixed:
+            one.finish()
+        summary = self._context.summary()
+        self.rank, self.ranks = summary.rank, summary.ranks
+        self._is_alone = (
+            self.ranks == 1
+            and self._source is Gradients
+            and _choose.means_nothing_alone(self._given[0])
+        )
+        if self._is_alone:
+            self._gradients.thin()
+            self._waits.thin()
+        self._take(summary)
+        for optimizer in self.optimizers:
+            self._optimizer_hooks += [
+                optimizer.register_step_pre_hook(self._before_step),
+                optimizer.register_step_post_hook(self._after_step),
+            ]
+
+    def _register_rest(self, buffers: str) -> list[_tensors.Fixed]:
+        """Buffers and frozen parameters, after the trained tensors."""
+        fixed: list[_tensors.Fixed] = []
+        trained = {id(param) for param in self._params}
+        self._frozen: list[tuple[str, torch.Tensor]] = [
+            (name, p) for name, p in self.model.named_parameters() if id(p) not in trained
+        ]
+        for name, tensor in self._frozen:
+            self._register_fixed(name, tensor, fixed)
+        for name, tensor in self.model.named_buffers():
+            if buffers == "average" and tensor.dtype in _tensors.DTYPES and tensor.numel():
+                self._register_buffer(name, tensor, fixed)
+            else:
+                self._register_fixed(name, tensor, fixed)
+        return fixed
+
+    def _register_fixed(self, name: str, tensor: torch.Tensor, fixed: list[_tensors.Fixed]) -> None:
+        if tensor.numel() == 0:
+            return
+        one = _tensors.Fixed(name, tensor)
+        fixed.append(one)
+        self._context.add(
+            _tensors.label(name, tensor),
+            one.pointer,
+            0,
+            one.count,
+            one.dtype,
+            _abi.ROLE_FIXED,
+            0,
+        )
+
+    def _register_buffer(
+        self, name: str, tensor: torch.Tensor, fixed: list[_tensors.Fixed]
+    ) -> None:
+        if not _tensors.is_dense(tensor):
+            self._register_fixed(name, tensor, fixed)
+            return
+        slot = _tensors.Slot(name, tensor)
+        slot.id = self._context.add(
+            _tensors.label(name, tensor),
+            slot.pointer,
+            0,
+            tensor.numel(),
+            _tensors.DTYPES[tensor.dtype],
+            _abi.ROLE_BUFFER,
+            len(self._slots),
+        )
+        path, _, key = name.rpartition(".")
+        self._buffers.append((slot, self.model.get_submodule(path), key))
+        self._waits.add(tensor, slot.id)
+
+    # --- hooks of the backward pass ---
+
+    def _pass_begins(self) -> None:
+        if self.is_open and not (self._in_step and self._is_local):
+            # the optimizer was skipped, or gradients are accumulated: an iteration all the same
+            self._close_step()
+            if self._is_local:
+                self.wait()  # nobody waited in the forward pass
+        self._tell_lr()
+
+    def _pass_ends(self) -> None:
+        self._passes += 1
+        self._is_dirty = False
+        self.is_open = True
+        self._set_mode()
+        self._waits.learn(s.id for s in self._slots if s.param.grad is not None)
+        problem = self._gradients.not_finite
+        if problem is not None and self._in_step:
+            raise problem  # a closure: the optimizer would go on with it
+
+    def _tell_lr(self) -> None:
+        if not self.optimizers:
+            return
+        lr = float(self.optimizers[0].param_groups[0].get("lr", 0.0))
+        if lr != self._lr:
+            self._lr = lr
+            self._context.call(self._context.lib.set_lr, lr)
+
+    # --- hooks of the forward pass ---
+
+    def _forward_begins(self) -> None:
+        if not self.is_open or not self._is_local or self._in_step or self._gradients.is_begun:
+            return
+        if torch.is_grad_enabled():  # not an evaluation between backward() and step()
+            self._close_step()
+
+    def _wait(self, number: int) -> None:
+        self._context.call(self._context.lib.tensor_wait, number, _abi.PARAMETER)
+
+    # --- hooks of the optimizers ---
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.is_closed or self._is_finished:
+            return
+        gradients = self._gradients
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
+        if gradients.is_begun:
+            gradients.end()  # that pass had no end of its own: reentrant, or broken off
+        is_fresh = self._passes > self._seen.get(id(optimizer), 0)
+        if closure is None and not (is_fresh and not self._is_dirty):
+            self._take_by_hand()
+        if gradients.not_finite is not None and getattr(optimizer, "found_inf", None) is None:
+            raise gradients.not_finite
+        if self._is_local:
+            self.wait()
+        self._in_step = True
+
+    def _take_by_hand(self) -> None:
+        """The optimizer steps with gradients that no pass of ours has seen."""
+        if self._is_local:
+            self.is_open = True
+        elif self._is_synced or self._is_dirty:
+            mode, self._gradients.mode = self._gradients.mode, EXCHANGE
+            self._gradients.exchange()
+            self._gradients.mode = mode
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._in_step = False
+        if self.is_closed or self._is_finished:
+            return
+        self._seen[id(optimizer)] = self._passes
+        self._stepped.add(id(optimizer))
+        if self.is_open and not self._others_are_due():
+            self._close_step()
+
+    def _others_are_due(self) -> bool:
+        """Does another optimizer own gradients of this pass?"""
+        if len(self.optimizers) == 1:
+            return False
+        return any(
+            p.grad is not None
+            for o in self.optimizers
+            if id(o) not in self._stepped
+            for group in o.param_groups
+            for p in group["params"]
+        )
+
+    # --- steps ---
+
+    def _close_step(self) -> None:
+        """End of an iteration: tell the library where the parameters are, let it take its turn."""
+        self.is_open = False
+        self._stepped.clear()
+        self._check_model()
+        if self._is_alone:
+            self._steps_alone += 1
+            self.history.add(self._counters())
+            return
+        self._context.call(self._context.lib.step)
+        self._gradients.not_finite = None
+        summary = self._context.summary()
+        self.history.add(summary)
+        self._take(summary)
+        if self._is_local:
+            self._waits.epoch += 1
+            for number in self._waits.early:
+                self._wait(number)
+
+    def _take(self, summary: _abi.SummaryStruct) -> None:
+        """In which domain is the next step?"""
+        self._is_local = self._is_alone or summary.domain == b"parameter"
+        self._set_mode()
+
+    def _counters(self) -> _abi.SummaryStruct:
+        summary = self._context.summary()
+        if self._is_alone:
+            summary.steps = self._steps_alone
+        return summary
+
+    def _set_mode(self) -> None:
+        if not self._is_synced or self.is_closed:
+            self._gradients.mode = IGNORE
+        else:
+            self._gradients.mode = NOTE if self._is_local else EXCHANGE
+
+    def _check_model(self) -> None:
+        """Follow memory that moved; refuse what became another tensor."""
+        pointers = [param.data_ptr() for param in self._params]
+        if pointers != self._pointers:
+            for slot, pointer in zip(self._slots, pointers):
+                if pointer != slot.pointer:
+                    self._follow(slot)
+            self._pointers = pointers
+        for slot, module, key in self._buffers:
+            tensor = module._buffers.get(key)
+            if tensor is not None and tensor.data_ptr() != slot.pointer:
+                slot.param = tensor
+                self._follow(slot)
+        for name, param in self._frozen:
+            if param.requires_grad:
+                raise _tensors.invalid(
+                    f"parameter '{name}' was frozen when attached and is trained now: attach again"
+                )
+        known = sum(len(g["params"]) for o in self.optimizers for g in o.param_groups)
+        if known != self._known:
+            raise _tensors.invalid(
+                f"the optimizer had {self._known} parameters when attached and has {known} now: "
+                "attach again"
+            )
+
+    def _follow(self, slot: _tensors.Slot) -> None:
+        self._wait(slot.id)
+        before = slot.keep  # the library's until the call
+        self._context.call(self._context.lib.tensor_set, slot.id, _abi.PARAMETER, slot.moved())
+        del before
+
+    def _settle(self) -> None:
+        """Between steps, nothing in the trainer's hands."""
+        if self._gradients.is_begun:
+            self._gradients.end()
+        if self.is_open:
+            self._close_step()
+        self.wait()
+
+    @property
+    def is_over(self) -> bool:
+        """Finished, closed, or the parent process's: nothing is synchronized any more."""
+        return self.is_closed or self._is_finished
+
+    # --- waiting, the end ---
+
+    def wait(self) -> None:
+        """Block until parameters and buffers may be read and written.
+
+        Only for code that touches them between ``optimizer.step()`` and the next forward pass
+        (an exponential average of the weights, clamping).
+        """
+        if not self.is_closed and not self._is_finished:
+            self._wait(_abi.ALL_TENSORS)
+
+    def close(self) -> None:
+        """Take the hooks off and leave the group; without finish() the other ranks lose us."""
+        if self.is_closed:
+            return
+        if self._context.handle is not None:
+            self._last = Summary.of(self._counters())
+        self._take_off()
+        self._context.destroy()
+        self.is_closed = True
+
+    def _take_off(self) -> None:
+        self._gradients.mode = IGNORE
+        self._gradients.remove()
+        self._waits.remove()
+        for hook in self._optimizer_hooks:
+            hook.remove()
+        self._optimizer_hooks.clear()
+
+    def _forget(self) -> None:
+        """In a forked child: do nothing from here on."""
+        self.is_closed = True
+        self.is_open = False
+        self._is_local = False
+        self._is_alone = False  # one rank, nothing to exchange or correct: steps are only counted
+        self._steps_alone = 0
+        self._waits.epoch = 0
+        self._take_off()

@@ -161,6 +161,15 @@ def test_both_gloos_in_one_process() -> None:
 # --- the wheel ---
 
 
+def package_in(folder: Path) -> Path:
+    """The package as if it lay there: what setuptools leaves beside it would be taken for an
+    installed one by the next pip that finds the package on PYTHONPATH."""
+    folder.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "msdu"):
+        (folder / name).symlink_to(PACKAGE / name)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python of an empty environment with the wheel in it. Its torch is this environment's, by a
@@ -170,10 +179,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = os.environ.get("MSDU_LIBRARY")
     if not library:
         pytest.skip("MSDU_LIBRARY does not say which library to pack")
-    source = folder / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "msdu"):
-        (source / name).symlink_to(PACKAGE / name)
+    source = package_in(folder / "source")
     env = {**os.environ, "MSDU_LIBRARY_DIR": str(Path(library).parent)}
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
@@ -184,8 +190,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder / "env", symlinks=True)
     python = folder / "env" / "bin" / "python"
     subprocess.run(
-        [*pip, "--python", python, "install", "--no-index", "--no-deps", wheel], check=True
-    )
+        [*pip, "--python", python, "install", "--no-index", "--no-deps", wheel],
+        check=True, env={**env, "PYTHONPATH": ""},
+    )  # fmt: skip
     packages = next((folder / "env").glob("lib/python*/site-packages"))
     (packages / "torch_of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
@@ -225,7 +232,7 @@ def test_the_wheel_says_what_it_misses(tmp_path: Path) -> None:
     env = {**os.environ, "MSDU_LIBRARY_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_py", "-d", tmp_path / "out"],
-        cwd=PACKAGE, env=env, capture_output=True, text=True, check=False,
+        cwd=package_in(tmp_path / "source"), env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert f"msdu: no libmsdu.so in {tmp_path}" in done.stderr

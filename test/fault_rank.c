@@ -8,9 +8,13 @@
  *   threads=N      N ranks as threads over the backend "local" instead of one rank
  *   fault=NAME     kill, stop, exit, destroy, leave (finish early), sleep (wait 60 s before the
  *                  start), nan, infinity; tensors: rename, recount, retype, add, remove, value
+ *   who=RANK       that has it, among threads (all)
  *   at=STEP        of the accident (0)
  *   what=KIND      gradient (default) or parameter: half of the tensors of that kind were announced
  *   rollback=1     after a failure
+ *   rejoin=1       after a lost rank: roll back, and go on in a new job with rank 0's parameters;
+ *                  a rank that left (fault=destroy) is a newcomer there
+ *   newcomer=1     begin in that new job
  *   pause_ms=N     in every step
  *   save=STEP      write a checkpoint after that step, and go on
  *   load=1         go on from a checkpoint
@@ -46,9 +50,12 @@ typedef struct plan {
     int steps;
     int threads;
     char fault[16];
+    int who; /* has it; -1: all */
     int at;
     msdu_what what;
     bool is_rolled_back;
+    bool is_rejoined;
+    bool is_newcomer;
     int pause_ms;
     long file_bytes; /* -1: no limit */
     int save;        /* 1 + step, 0: never */
@@ -60,9 +67,11 @@ typedef struct rank_self {
     const plan *plan;
     int rank;
     msdu_ctx *ctx;
+    bool is_again; /* in the new job */
     fault_model model;
     uint64_t history; /* hash of the parameters of all steps */
     int step;
+    double progress;   /* the step, as a tensor of the new job */
     const char *where; /* the call that failed */
 } rank_self;
 
@@ -76,7 +85,8 @@ static void sleep_ms(int ms)
 
 static bool has_fault(const rank_self *self, const char *name)
 {
-    return strcmp(self->plan->fault, name) == 0;
+    bool is_own = self->plan->who < 0 || self->plan->who == self->rank;
+    return !self->is_again && is_own && strcmp(self->plan->fault, name) == 0;
 }
 
 /* Half of the tensors of a kind were announced; false: leave. */
@@ -132,6 +142,19 @@ static msdu_status add_tensor(rank_self *self, uint64_t t)
     if (is_first && has_fault(self, "value")) {
         self->model.parameter[t][7] += 1.0F;
     }
+    return msdu_tensor_add(self->ctx, &desc, NULL);
+}
+
+/* Survivors of a late mean notice at different steps: rank 0's step becomes everyone's. */
+static msdu_status add_progress(rank_self *self)
+{
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    self->progress = self->step;
+    desc.name = "progress";
+    desc.role = MSDU_ROLE_FIXED;
+    desc.parameter = &self->progress;
+    desc.dtype = MSDU_FLOAT64;
+    desc.count = 1;
     return msdu_tensor_add(self->ctx, &desc, NULL);
 }
 
@@ -277,18 +300,26 @@ static msdu_status run(rank_self *self, bool *is_leaving_out)
         config.ranks = self->plan->threads;
         config.rank = self->rank;
     }
+    if (self->is_again) {
+        config.job = "again";
+        config.settings = "broadcast = yes\n";
+    }
     self->where = "create";
     msdu_status status = msdu_create(&config, &self->ctx);
     if (status == MSDU_OK) {
         self->where = "add";
         status = add_tensors(self);
     }
+    if (status == MSDU_OK && self->is_again) {
+        status = add_progress(self);
+    }
     if (status == MSDU_OK) {
         self->where = "start";
         status = msdu_start(self->ctx);
     }
     if (status == MSDU_OK) {
-        printf("started.%d\n", self->rank);
+        self->step = self->is_again ? (int)self->progress : self->step;
+        printf("started.%d %d\n", self->rank, self->step);
         status = train(self, is_leaving_out);
     }
     return status;
@@ -332,14 +363,39 @@ static void print_result(rank_self *self, msdu_status status)
     }
 }
 
+/* A lost rank ends a job, not the processes of the others: they go back to what all of them have,
+ * and meet the newcomer in another job. */
+static msdu_status rejoin(rank_self *self, bool is_newcomer)
+{
+    if (is_newcomer) {
+        fault_model_free(&self->model);
+    } else if (self->ctx != NULL) {
+        msdu_status status = msdu_rollback(self->ctx); /* nothing to do in the gradient domain */
+        fault_model_keep(&self->model);
+        printf("back.%d %s %d %016llx\n", self->rank, msdu_status_name(status), self->step,
+               (unsigned long long)fault_model_hash(&self->model, 1));
+    }
+    msdu_destroy(self->ctx);
+    self->ctx = NULL;
+    self->is_again = true;
+    bool is_leaving = false;
+    bool is_there = !is_newcomer || fault_model_make(&self->model);
+    return is_there ? run(self, &is_leaving) : MSDU_ERR_NO_MEMORY;
+}
+
 static void *rank_main(void *user)
 {
     rank_self *self = user;
     bool is_leaving = false;
     self->where = "memory";
     self->history = 1;
+    self->is_again = self->plan->is_newcomer;
     msdu_status status =
         fault_model_make(&self->model) ? run(self, &is_leaving) : MSDU_ERR_NO_MEMORY;
+    if (self->plan->is_rejoined && (is_leaving || status == MSDU_ERR_PEER_LOST)) {
+        status = rejoin(self, is_leaving);
+        is_leaving = false;
+    }
     if (is_leaving) {
         printf("left.%d %d\n", self->rank, self->step);
     } else {
@@ -361,15 +417,18 @@ static int number_of(const char *word, const char *key, int otherwise)
 
 static plan read_plan(int count, char *const words[])
 {
-    plan p = {.steps = 12, .what = MSDU_GRADIENT, .file_bytes = -1};
+    plan p = {.steps = 12, .what = MSDU_GRADIENT, .file_bytes = -1, .who = -1};
     for (int i = 1; i < count; i++) {
         p.steps = number_of(words[i], "steps=", p.steps);
         p.threads = number_of(words[i], "threads=", p.threads);
+        p.who = number_of(words[i], "who=", p.who);
         p.at = number_of(words[i], "at=", p.at);
         p.pause_ms = number_of(words[i], "pause_ms=", p.pause_ms);
         p.save = number_of(words[i], "save=", p.save - 1) + 1;
         p.is_loaded = number_of(words[i], "load=", p.is_loaded) != 0;
         p.is_rolled_back = number_of(words[i], "rollback=", p.is_rolled_back) != 0;
+        p.is_rejoined = number_of(words[i], "rejoin=", p.is_rejoined) != 0;
+        p.is_newcomer = number_of(words[i], "newcomer=", p.is_newcomer) != 0;
         p.file_bytes = number_of(words[i], "file_bytes=", (int)p.file_bytes);
         if (strncmp(words[i], "fault=", 6) == 0) {
             (void)snprintf(p.fault, sizeof(p.fault), "%s", words[i] + 6);

@@ -73,7 +73,7 @@ def rate_of(records: list[record.Record], one: plan.Planned) -> float | None:
         if (pace["purpose"], pace["model"], pace["dataset"]) == ("pace", one.model, one.dataset):
             ranks = pace["ranks"]
             bits = 8 * 2 * (ranks - 1) / ranks * 4 * pace["parameters"]
-            return float(f"{bits / (one.ratio * pace['wall_s'] / pace['steps']) / 1e6:.3g}")
+            return float(f"{bits / (one.ratio * pace['step_median_s']) / 1e6:.3g}")
     return None
 
 
@@ -134,7 +134,7 @@ def make(run: Run, ranks: int, kept: pathlib.Path) -> None:
     failed.unlink(missing_ok=True)
     final = "" if made["final"] is None else f"{made['metric']} {made['final']:.3f}, "
     say(f"  {final}{made['bytes_per_rank'] / 1e6:.1f} MB a rank, {made['wall_s']:.1f} s, "
-        f"{made['wall_s'] / made['steps'] * 1e3:.1f} ms a step")
+        f"{made['step_median_s'] * 1e3:.1f} ms a step")
 
 
 def main() -> int:

@@ -270,7 +270,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(tried((0.025, 4.0), *middle[1:]), [0.05, 0.1, 0.025, 0.0125])
 
     def test_rate_gives_the_asked_ratio(self) -> None:
-        pace = made_up("none", 0.0, purpose="pace", wall_s=6.4, steps=64, parameters=10 ** 6)
+        pace = made_up("none", 0.0, purpose="pace", step_median_s=0.1, parameters=10 ** 6)
         one = plan.Planned("step", "cnn", "ddp", 0, 0.05, ratio=4.0, dataset="cifar100")
         rate = train_table.rate_of([pace], one)
         # 6 MB a step in 4 x 0.1 s

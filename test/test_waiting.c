@@ -33,13 +33,13 @@ START_TEST(a_share_of_a_step_is_learned_from_what_was_waited)
     msdu__interval_state state = {{0}, {0}};
 
     ck_assert_double_eq_tol(known(NULL).gradient_share, 0.5, 1e-9);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 180; i++) {
         learn(&state, true, FLOAT32, 9, 7);
     }
     ck_assert_double_eq_tol(known(&state).gradient_share, 0.2, 0.01);
     ck_assert_double_eq_tol(known(&state).local_share, 0, 1e-9);
     ck_assert_double_eq_tol(known(&state).late_ns, 0, 1e-9);
-    for (int i = 0; i < 80; i++) {
+    for (int i = 0; i < 240; i++) {
         learn(&state, true, INT4, 9, 3); /* waits longer than the link takes */
     }
     ck_assert_double_eq_tol(known(&state).gradient_share, (9 * 4.0625 / 32 - 3) / 10, 0.01);
@@ -50,11 +50,11 @@ START_TEST(a_round_without_waiting_is_a_lower_bound)
 {
     msdu__interval_state state = {{0}, {0}};
 
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 180; i++) {
         learn(&state, true, FLOAT32, 2, 0); /* 0.2 of a step hid: no news */
     }
     ck_assert_double_eq_tol(known(&state).gradient_share, 0.5, 1e-9);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 180; i++) {
         learn(&state, true, FLOAT32, 8, 0);
     }
     ck_assert_double_eq_tol(known(&state).gradient_share, 0.8, 0.01);
@@ -81,12 +81,12 @@ START_TEST(late_rounds_learn_what_they_cost_beyond_the_model)
 {
     msdu__interval_state state = {{0}, {0}};
 
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 180; i++) {
         learn(&state, false, FLOAT32, 14, 5.5); /* 4 ms stick out, 1.5 ms are copies */
     }
     ck_assert_double_eq_tol(known(&state).late_ns, 1.5e6, 2e4);
     ck_assert_double_eq_tol(known(&state).gradient_share, 0.5, 1e-9);
-    for (int i = 0; i < 80; i++) {
+    for (int i = 0; i < 240; i++) {
         learn(&state, false, FLOAT32, 14, 1); /* less than the model says */
     }
     ck_assert_double_eq_tol(known(&state).late_ns, -3e6, 2e4);

@@ -173,5 +173,5 @@ def paces(records: Iterable[Record], problem: Problem) -> list[Pace]:
         if one["purpose"] == "step" and (one["model"], one["dataset"], one["ranks"]) == (
                 problem.model, problem.dataset, problem.ranks):
             by_rate.setdefault((one["ratio"], one["rate_mbit"]), {})[one["method"]] = (
-                one["wall_s"] / one["steps"])
+                one["step_median_s"])
     return [Pace(ratio, rate, times) for (ratio, rate), times in sorted(by_rate.items())]

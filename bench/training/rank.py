@@ -9,6 +9,7 @@ import gc
 import json
 import math
 import os
+import statistics
 import time
 from typing import Any
 
@@ -54,7 +55,7 @@ class Progress:
     train_s: float = 0.0
     sent: int = 0  # over TCP
     link_sent: int = 0  # by the rank's own interface, where it has one
-    step_s: list[float] = dataclasses.field(default_factory=list)
+    windows: list[float] = dataclasses.field(default_factory=list)  # seconds of WINDOW steps each
     losses: list[float] = dataclasses.field(default_factory=list)
     points: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
@@ -83,6 +84,10 @@ def _averaged(model: nn.Module, ranks: int) -> nn.Module:
                 dist.all_reduce(whole)
                 tensor.copy_(whole / ranks)
     return mean.eval()
+
+
+UNTIMED = 32  # first steps: connections are made, caches filled, policies find their way
+WINDOW = 64  # steps; a multiple of every period, so that a window has its share of exchanges
 
 
 class Run:
@@ -129,7 +134,6 @@ class Run:
                     return
 
     def _step(self, x: Tensor, y: Tensor) -> None:
-        started = time.perf_counter()
         factor = rate_factor(self.progress.step, self.total, self.options.warmup)
         for group in self.inner.param_groups:
             group["lr"] = self.options.lr * factor
@@ -138,8 +142,17 @@ class Run:
         loss.backward()
         self.method.step()
         self.progress.losses.append(loss.item())
-        self.progress.step_s.append(time.perf_counter() - started)
         self.progress.step += 1
+        self._time()
+
+    def _time(self) -> None:
+        """A window ends after WINDOW steps; first steps and evaluations are in none."""
+        if self.progress.step <= UNTIMED:
+            self._window = (self.progress.step, time.perf_counter())
+        elif self.progress.step - self._window[0] == WINDOW:
+            now = time.perf_counter()
+            self.progress.windows.append(now - self._window[1])
+            self._window = (self.progress.step, now)
 
     def _pause(self) -> None:
         """Stop the clock. The barrier lets what other ranks still wait for be sent first."""
@@ -153,6 +166,7 @@ class Run:
         self._sent = sockets.bytes_sent()
         self._link_sent = sockets.interface_bytes_sent() or 0
         self._mark = time.perf_counter()
+        self._window = (self.progress.step, self._mark)
 
     def _resume(self) -> None:
         dist.barrier()
@@ -189,7 +203,8 @@ class Run:
         """Fields of the record that only the ranks know; the same on all."""
         own = {"sent": self.progress.sent, "link": self.progress.link_sent,
                "train_s": self.progress.train_s,
-               "step_s": sorted(self.progress.step_s)[len(self.progress.step_s) // 2]}
+               "step_s": statistics.median(self.progress.windows) / WINDOW
+               if self.progress.windows else self.progress.train_s / self.progress.step}
         everyone: list[Any] = [None] * self.ranks
         dist.all_gather_object(everyone, own)
         points = self.progress.points

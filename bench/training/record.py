@@ -10,7 +10,7 @@ import platform
 import subprocess
 from typing import Any
 
-VERSION = 1
+VERSION = 2  # 1: step_median_s is over single steps
 Record = dict[str, Any]
 
 # Field, its types, and what it says; bench/README.md explains the columns made of them.

@@ -15,7 +15,7 @@
 
 /* Hysteresis: a choice is entered inside the bounds and left outside of them, or for a clear gain.
  */
-#define ENTER_TARGET 0.8
+#define ENTER_TARGET 0.7
 #define STAY_CAP     1.2
 #define GAIN_HARM    0.7
 #define GAIN_WAIT    0.85

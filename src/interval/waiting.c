@@ -8,7 +8,7 @@
  * messages x latency is an upper bound only; what is left makes a narrower wire worth a try, and
  * the round after it measures what it gained. */
 #define LATENCY_SHARE_MAX 0.75
-#define SMOOTH            0.15 /* weight of the newest round: what does not hide is a small difference */
+#define SMOOTH            0.05 /* weight of the newest round: what does not hide is a small difference */
 #define NOT_WAITED        0.002 /* of a step: no more than the calls themselves take */
 #define SURE_ROUNDS       3     /* measured before a very different one is doubted */
 #define SMOOTH_FASTER     0.5

@@ -84,7 +84,7 @@ static const msdu__setting table[] = {
 
     ROW(POLICY, interval, interval, INTERVAL, AGREE, "divergence", "a policy; msdu info lists them",
         "how the interval is chosen")},
-    INTEGER(interval_steps, INTERVAL_STEPS, AGREE, 8, 1, 1000000,
+    INTEGER(interval_steps, INTERVAL_STEPS, AGREE, 4, 1, 1000000,
             "h of fixed and post_local, base h of qsr, divergence: h whose harm is the cap"),
     INTEGER(interval_max, INTERVAL_MAX, AGREE, 64, 1, 1000000, "largest h"),
     INTEGER(warmup_steps, WARMUP_STEPS, AGREE, 8, 0, 1000000000, "first steps, at h = 1"),

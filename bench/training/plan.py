@@ -32,8 +32,8 @@ FRONTIER = tuple((h, wire) for wire in ("int4", "float32", "ternary") for h in (
 BLOCKING = ((4, "int4"), (2, "int4"), (8, "int4"), (4, "ternary"), (8, "ternary"))
 # The default policy at its cap: on loopback no wait can be as short as asked for.
 CAPS = tuple((("drift_exponent", exponent), ("interval_steps", steps),
-              ("target_overhead", "0.0001"))
-             for steps in ("5", "8", "3") for exponent in ("1", "2"))
+              ("target_overhead", "0.0001"), ("wire", "int4"))
+             for steps in ("4", "8") for exponent in ("1", "2"))
 SHORT_FRONTIER = ((1, "int4"), (2, "int4"), (4, "ternary"), (8, "ternary"))
 STEPS = {"pace": 352, "step": 288}  # what is not timed, then whole windows (rank.py)
 

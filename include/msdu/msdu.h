@@ -167,7 +167,7 @@ typedef struct msdu_config {
 
     /* interval */
     const char *interval;     /* "divergence", "fixed", "qsr", "plateau", "post_local", ... */
-    int64_t interval_steps;   /* h of fixed and post_local, base h of qsr; default 8 */
+    int64_t interval_steps;   /* h of fixed and post_local, base h of qsr; default 4 */
     int64_t interval_max;     /* largest h; default 64 */
     int64_t warmup_steps;     /* steps at h = 1 first; default 8 */
     int64_t total_steps;      /* steps of the run, 0: not known */

@@ -26,7 +26,7 @@ START_TEST(slow_link_narrows_the_wire_before_it_takes_local_steps)
     } cases[] = {{9, BFLOAT16, 1, 0},
                  {18, INT8, 1, 0},
                  {36, INT4, 1, 0},
-                 {60, INT4, 2, 1},
+                 {60, TERNARY, 2, 1},
                  {140, TERNARY, 2, 1}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -78,7 +78,7 @@ START_TEST(the_ladder_meets_the_target_up_to_sixteen_times_the_computation)
         uint32_t interval;
         double fewer; /* bytes, at most */
     } cases[] = {
-        {0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, INT4, 2, 16}, {16, TERNARY, 2, 64}};
+        {0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, TERNARY, 2, 32}, {16, TERNARY, 2, 32}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(10 * cases[i].ratio, 1e-5);

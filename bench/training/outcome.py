@@ -34,7 +34,8 @@ def problem_of(one: Record) -> Problem:
 
 def problems_of(records: Iterable[Record]) -> list[Problem]:
     """All problems that full runs exist for, in order of first appearance."""
-    return list(dict.fromkeys(problem_of(one) for one in records if one["eval_samples"]))
+    return list(dict.fromkeys(problem_of(one) for one in records
+                              if one["eval_samples"] and one["purpose"] != "search"))
 
 
 @dataclasses.dataclass(frozen=True)

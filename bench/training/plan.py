@@ -22,6 +22,7 @@ from .record import Record
 
 RATIOS = (4.0, 1.0, 16.0, 0.25)  # communication over computation of DDP, most telling first
 SEARCH_SEED = 0
+SEARCH_EPOCHS = {"resnet": 2, "vgg": 2}  # where a full run is too long for a grid
 SEEDS = (1, 2, 3)
 RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.1, 0.025),
          "gpt": (2e-3, 4e-3, 1e-3)}
@@ -50,6 +51,7 @@ class Planned:
     settings: tuple[tuple[str, str], ...] = ()
     ratio: float | None = None  # of a shaped run
     dataset: str | None = None
+    epochs: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,13 +146,14 @@ def search(records: list[Record], model: str, family: str, dataset: str) -> Iter
     one = FAMILIES[family]
     for lr in _grid(records, model, family, dataset):
         yield Planned("search", model, one.representative, SEARCH_SEED, lr, one.settings,
-                      dataset=dataset)
+                      dataset=dataset, epochs=SEARCH_EPOCHS.get(model))
     if family == "diloco":
         lr = best_of(records, model, family, dataset).lr
         for outer_lr, momentum in OUTER:
             settings = {**dict(one.settings), "outer_lr": outer_lr, "outer_momentum": momentum}
             yield Planned("search", model, one.representative, SEARCH_SEED, lr,
-                          tuple(sorted(settings.items())), dataset=dataset)
+                          tuple(sorted(settings.items())), dataset=dataset,
+                          epochs=SEARCH_EPOCHS.get(model))
 
 
 def _tuned(records: list[Record], part: str, model: str, method: str, seed: int, dataset: str,

@@ -2,6 +2,7 @@
 """Tables of the comparison in Markdown, from records; draw.py makes the figures."""
 from __future__ import annotations
 
+import dataclasses
 import math
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -129,10 +130,11 @@ def whole_table(records: list[Record], found: list[Outcome], problem: Problem,
 def search_table(records: list[Record], problem: Problem) -> str:
     """All runs of the search."""
     digits = 3 if problem.metric == "loss" else 2
-    rows = [(f"{one['method']} {one['settings']}".strip(), f"{one['lr']:g}",
+    rows = [(f"{one['method']} {one['settings']}".strip(), f"{one['lr']:g}", str(one["epochs"]),
              number(one["final"], digits)) for one in records
-            if one["purpose"] == "search" and outcome.problem_of(one) == problem]
-    return table(("search", "lr", problem.metric), sorted(rows)) if rows else ""
+            if one["purpose"] == "search" and problem == dataclasses.replace(
+                outcome.problem_of(one), epochs=problem.epochs)]
+    return table(("search", "lr", "epochs", problem.metric), sorted(rows)) if rows else ""
 
 
 def _machines(records: list[Record]) -> str:

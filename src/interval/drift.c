@@ -5,8 +5,8 @@
 #include <math.h>
 
 /* Constants of the trade between interval, delay and wire; bench/results/policy_trials.txt. */
-/* Of withheld energy beside disagreement: ternary at h ranks between int4 at h and at 2 h. */
-#define RESIDUAL_WEIGHT  1.0
+/* Of withheld energy beside disagreement: from h = 2 on, ternary costs no more than int4 does. */
+#define RESIDUAL_WEIGHT  0.5
 #define SMOOTH           0.3 /* weight of the newest measurement */
 #define POWER_FIRST      1.5
 #define SCALE_MOST       4.0 /* measured over predicted residual, at most; and its inverse */

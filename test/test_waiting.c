@@ -61,6 +61,23 @@ START_TEST(a_round_without_waiting_is_a_lower_bound)
 }
 END_TEST
 
+/* A slow link's time is known to a few steps only; no more than a step hides, whatever the
+ * difference says, or a wire that is still far too wide would seem to fit. */
+START_TEST(no_more_than_a_step_hides)
+{
+    msdu__interval_state state = {{0}, {0}};
+
+    for (int i = 0; i < 180; i++) {
+        learn(&state, true, FLOAT32, 170, 130);
+    }
+    ck_assert_double_le(known(&state).gradient_share, 1);
+    for (int i = 0; i < 20; i++) {
+        learn(&state, true, FLOAT32, 170, 165);
+    }
+    ck_assert_double_le(known(&state).gradient_share, 0.9);
+}
+END_TEST
+
 /* From float32 to int4: the message of the first int4 round tells the wait of the last float32 one.
  */
 START_TEST(a_wait_belongs_to_the_round_before)
@@ -187,6 +204,7 @@ int main(void)
 
     tcase_add_test(tcase, a_share_of_a_step_is_learned_from_what_was_waited);
     tcase_add_test(tcase, a_round_without_waiting_is_a_lower_bound);
+    tcase_add_test(tcase, no_more_than_a_step_hides);
     tcase_add_test(tcase, a_wait_belongs_to_the_round_before);
     tcase_add_test(tcase, late_rounds_learn_what_they_cost_beyond_the_model);
     tcase_add_test(tcase, fragments_hide_under_their_whole_round);

@@ -13,7 +13,7 @@
 #define SURE_ROUNDS       3     /* measured before a very different one is doubted */
 #define SMOOTH_FASTER     0.5
 #define SHARE_STEP        0.25 /* of a step, that one round may tell */
-#define SHARE_MOST        4.0  /* bound of a learned share, either side */
+#define SHARE_MOST        4.0  /* bound of what waits beyond the link's time, in steps */
 #define LINK_MOST         1e18 /* fits an integer time */
 
 /* What a round is, as far as waiting is concerned. */
@@ -128,7 +128,7 @@ static void learn_share(const msdu__round_stats *stats, const msdu__interval_sta
 
     if (waited > NOT_WAITED * step || hid > *beyond) {
         *beyond += weight_now(state, SMOOTH) * innovation(state, hid, *beyond, SHARE_STEP);
-        *beyond = fmin(fmax(*beyond, -SHARE_MOST), SHARE_MOST);
+        *beyond = fmin(fmax(*beyond, -SHARE_MOST), 1 - expected); /* a round at once has one step */
     }
 }
 

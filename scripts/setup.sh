@@ -7,11 +7,12 @@ cd "$(dirname "$0")/.."
 packages_for() {
     # The names are the same in Debian 12 and 13 and in Ubuntu 22.04 and 24.04.
     local build="build-essential cmake pkg-config python3 libgloo-dev libinih-dev libssl-dev libcjson-dev"
+    local mpi="libopenmpi-dev openmpi-bin libmpich-dev mpich"
     case "$1" in
     build) echo "$build" ;;
-    test) echo "$build check iproute2 python3-venv" ;;
+    test) echo "$build $mpi check iproute2 python3-venv" ;;
     demo) echo "$build python3-venv" ;;
-    ci) echo "$build check iproute2 python3-venv clang-14 clang-tidy-14 clang-format-14" \
+    ci) echo "$build $mpi check iproute2 python3-venv clang-14 clang-tidy-14 clang-format-14" \
         "libclang-rt-14-dev ninja-build valgrind redis-server openssl groff" ;;
     *)
         echo "usage: setup.sh build|test|demo|ci" >&2

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs one function on every rank of a job: threads for "local", forked processes for others. */
+/* Runs one function on every rank of a job: threads, forked processes, or mpirun's processes. */
 #include "backend_world.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -69,6 +70,11 @@ static const char *backend_name(void)
 bool world_is_local(void)
 {
     return strcmp(backend_name(), "local") == 0;
+}
+
+bool world_is_mpi(void)
+{
+    return getenv("MSDU_TEST_MPIRUN") != NULL;
 }
 
 bool rank_failed(struct rank *me, const char *format, ...)
@@ -218,6 +224,101 @@ static void run_processes(struct world *world)
     }
 }
 
+/* --- processes of mpirun --- */
+
+/* What a test leaves in a file for the processes that mpirun starts: the same program, anew. */
+struct job_file {
+    struct world world;
+    intptr_t body; /* where the function is, relative to world_run() */
+    struct report reports[WORLD_RANKS_MAX];
+};
+
+static struct job_file *job_file_map(const char *path)
+{
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *memory = MAP_FAILED;
+    if (file >= 0 && ftruncate(file, (off_t)sizeof(struct job_file)) == 0) {
+        memory = mmap(NULL, sizeof(struct job_file), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    }
+    if (file >= 0) {
+        (void)close(file);
+    }
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static int rank_of_launcher(void)
+{
+    const char *text = getenv("OMPI_COMM_WORLD_RANK");
+    text = text == NULL ? getenv("PMI_RANK") : text;
+    return text == NULL ? -1 : (int)strtol(text, NULL, 10);
+}
+
+bool world_is_rank(int *code_out)
+{
+    const char *path = getenv("MSDU_TEST_WORLD");
+    if (path == NULL) {
+        return false;
+    }
+    struct job_file *job = job_file_map(path);
+    int index = rank_of_launcher();
+    *code_out = 1;
+    if (job == NULL || index < 0 || index >= job->world.ranks) {
+        return true;
+    }
+    struct world world = job->world;
+    struct rank *me = malloc(sizeof(*me));
+    (void)alarm(LIFE_S);
+    world.reports = job->reports;
+    world.body = (rank_body)((intptr_t)world_run + job->body);
+    *code_out = msdu__backend_find(backend_name(), &world.backend) == MSDU_OK ? 0 : 1;
+    if (me != NULL && *code_out == 0) {
+        rank_init(me, &world, index);
+        (void)rank_main(me);
+    }
+    free(me);
+    return true;
+}
+
+static _Noreturn void exec_mpirun(const struct world *world, const char *path)
+{
+    char ranks[16];
+    char program[512] = "";
+    (void)snprintf(ranks, sizeof(ranks), "%" PRId32, world->ranks);
+    ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (length > 0 && null >= 0 && dup2(null, 0) == 0 && setenv("MSDU_TEST_WORLD", path, 1) == 0) {
+        const char *mpirun = getenv("MSDU_TEST_MPIRUN");
+        (void)execlp(mpirun, mpirun, "-n", ranks, program, (char *)NULL);
+    }
+    _exit(127);
+}
+
+static void run_mpi(struct world *world, const char *folder)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "%s/job", folder);
+    struct job_file *job = job_file_map(path);
+    ck_assert_ptr_nonnull(job);
+    job->world = *world;
+    job->body = (intptr_t)world->body - (intptr_t)world_run;
+    pid_t pid = fork();
+    if (pid == 0) {
+        exec_mpirun(world, path);
+    }
+    int code = -1;
+    ck_assert_int_eq(waitpid(pid, &code, 0), pid);
+    memcpy(world->reports, job->reports, sizeof(job->reports));
+    (void)munmap(job, sizeof(*job));
+    (void)unlink(path);
+    for (int32_t i = 0; i < world->ranks && code != 0; i++) {
+        if (world->reports[i].is_good) {
+            (void)snprintf(world->reports[i].text, WORLD_TEXT_BYTES,
+                           "it was good, but mpirun ended with wait status 0x%x", (unsigned)code);
+        }
+        world->reports[i].is_good = false;
+    }
+}
+
 void world_run(struct world *world)
 {
     static int jobs;
@@ -232,6 +333,8 @@ void world_run(struct world *world)
     world->is_threads = world_is_local();
     if (world->is_threads) {
         run_threads(world);
+    } else if (world_is_mpi()) {
+        run_mpi(world, folder);
     } else {
         run_processes(world);
     }

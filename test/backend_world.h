@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs one function on every rank of a job: threads for "local", forked processes for others. */
+/* Runs one function on every rank of a job: threads for "local", processes under mpirun for MPI
+ * (MSDU_TEST_MPIRUN names it), forked processes for others. */
 #ifndef BACKEND_WORLD_H
 #define BACKEND_WORLD_H
 
@@ -66,6 +67,13 @@ TCase *backend_faults(void);
 
 /* Is the backend under test "local"? */
 bool world_is_local(void);
+
+/* Is it one of MPI, where a lost process ends the job by way of mpirun? */
+bool world_is_mpi(void);
+
+/* Was this process started by mpirun, to be a rank? Then it is one, and `code_out` is its status.
+ */
+bool world_is_rank(int *code_out);
 
 /* The thread's latest error text, as host->fail got it. */
 const char *world_error(void);

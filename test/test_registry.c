@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backends by name and path: what is found, and what is said when nothing is. */
+#include "backend/mpi_family.h"
 #include "backend/registry.h"
 #include "suite.h"
 
@@ -107,6 +108,28 @@ START_TEST(module_path_is_sought_in_its_order)
 }
 END_TEST
 
+/* What a launcher set says which MPI is meant; without one nothing is guessed. */
+START_TEST(mpi_is_that_of_the_launcher)
+{
+    static const char *const launchers[] = {
+        "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_SIZE", "PMI_RANK",
+        "MPI_LOCALNRANKS"};
+    const msdu_backend *backend = NULL;
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+        (void)unsetenv(launchers[i]);
+    }
+    expect_error(msdu__backend_find("mpi", &backend), MSDU_ERR_NOT_FOUND, "no mpirun");
+    (void)setenv("MSDU_MODULE_PATH", "/nonesuch", 1);
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+        (void)setenv(launchers[i], "2", 1);
+        const char *family = msdu__mpi_family();
+        ck_assert_ptr_nonnull(family);
+        ck_assert_str_eq(family, i < 3 ? "openmpi" : "mpich");
+        (void)unsetenv(launchers[i]);
+    }
+}
+END_TEST
+
 START_TEST(library_without_the_symbol_is_unsupported)
 {
     Dl_info info;
@@ -149,6 +172,7 @@ int main(void)
     tcase_add_test(find, path_without_a_file_is_not_found);
     tcase_add_test(find, file_that_cannot_be_loaded_is_told_in_the_loaders_words);
     tcase_add_test(find, module_path_is_sought_in_its_order);
+    tcase_add_test(find, mpi_is_that_of_the_launcher);
     tcase_add_test(find, library_without_the_symbol_is_unsupported);
     suite_add_tcase(suite, find);
     return suite_run(suite);

@@ -2,6 +2,8 @@
 /* Backends by name: built in, then the module ladder; loaded once, never unloaded. */
 #include "registry.h"
 
+#include "mpi_family.h"
+
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
@@ -196,10 +198,25 @@ static void remember_module(const msdu_backend *backend)
     (void)pthread_mutex_unlock(&modules_lock);
 }
 
+/* "mpi" is whichever MPI this process uses. */
+static msdu_status find_mpi(const msdu_backend **backend_out)
+{
+    const char *family = msdu__mpi_family();
+    if (family == NULL) {
+        return msdu__fail(MSDU_ERR_NOT_FOUND,
+                          "backend mpi: no MPI library is loaded in this process, and no mpirun "
+                          "started it; say openmpi or mpich");
+    }
+    return msdu__backend_find(family, backend_out);
+}
+
 msdu_status msdu__backend_find(const char *name, const msdu_backend **backend_out)
 {
     if (name == NULL || name[0] == '\0' || strlen(name) >= PATH_MAX / 2) {
         return msdu__fail(MSDU_ERR_INVALID, "backend: the name is empty or too long");
+    }
+    if (strcmp(name, "mpi") == 0) {
+        return find_mpi(backend_out);
     }
     if (strcmp(name, msdu__backend_local.name) == 0) {
         *backend_out = &msdu__backend_local;

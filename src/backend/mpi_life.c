@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Begin and end: MPI itself, and the communicators of a group. */
+#include "mpi_impl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PAUSE_LEAST_NS  10000   /* the first sleep while polling */
+#define PAUSE_MOST_NS   1000000 /* the longest */
+#define LEAVE_NS        UINT64_C(700000000)
+#define FINALIZE_LATE_S 5 /* how long the end of the process waits for MPI after a failure */
+
+static bool is_ours;   /* this module initialized MPI */
+static bool is_broken; /* a group failed: another rank may never come to MPI_Finalize() */
+static pthread_mutex_t life_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf lock */
+
+uint64_t mpi__now(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+void mpi__pause(uint64_t *pause_ns)
+{
+    uint64_t next = *pause_ns + *pause_ns / 2;
+    next = next < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : next;
+    *pause_ns = next > PAUSE_MOST_NS ? PAUSE_MOST_NS : next;
+    const struct timespec span = {.tv_nsec = (long)*pause_ns};
+    (void)nanosleep(&span, NULL);
+}
+
+msdu_status mpi__error(const msdu_host *host, const char *call, int code)
+{
+    char reason[MPI_MAX_ERROR_STRING + 1] = "";
+    char text[MPI__TEXT_BYTES];
+    int length = 0;
+    (void)PMPI_Error_string(code, reason, &length);
+    (void)snprintf(text, sizeof(text), "mpi: %s failed: %.400s", call, reason);
+    return host->fail(MSDU_ERR_BACKEND, text);
+}
+
+/* --- MPI itself --- */
+
+static void *finalize(void *unused)
+{
+    (void)PMPI_Finalize();
+    return unused;
+}
+
+/* After a failure the others may never come: then the process ends without, and mpirun says so. */
+static void finalize_at_exit(void)
+{
+    int is_final = 0;
+    pthread_t thread;
+    struct timespec until;
+    if (PMPI_Finalized(&is_final) != MPI_SUCCESS || is_final) {
+        return;
+    }
+    if (!is_broken) {
+        (void)PMPI_Finalize();
+        return;
+    }
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += FINALIZE_LATE_S;
+    if (pthread_create(&thread, NULL, finalize, NULL) == 0) {
+        (void)pthread_timedjoin_np(thread, NULL, &until);
+    }
+}
+
+void mpi__life_broken(void)
+{
+    is_broken = true;
+}
+
+static const char *level_name(int level)
+{
+    return level == MPI_THREAD_SINGLE     ? "MPI_THREAD_SINGLE"
+           : level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED"
+                                          : "MPI_THREAD_SERIALIZED";
+}
+
+static msdu_status check_level(const msdu_host *host, int level, bool is_trainers)
+{
+    char text[MPI__TEXT_BYTES];
+    if (level == MPI_THREAD_MULTIPLE) {
+        return MSDU_OK;
+    }
+    (void)snprintf(text, sizeof(text),
+                   is_trainers ? "mpi: the trainer initialized MPI with %s; the library's thread "
+                                 "needs MPI_Init_thread(.., MPI_THREAD_MULTIPLE, ..)"
+                               : "mpi: this MPI library gives %s only; MPI_THREAD_MULTIPLE is "
+                                 "needed",
+                   level_name(level));
+    return host->fail(MSDU_ERR_UNSUPPORTED, text);
+}
+
+static msdu_status initialize(const msdu_host *host)
+{
+    int level = MPI_THREAD_SINGLE;
+    int code = PMPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    if (code != MPI_SUCCESS) {
+        return mpi__error(host, "MPI_Init_thread", code);
+    }
+    is_ours = true;
+    if (atexit(finalize_at_exit) != 0) {
+        return host->fail(MSDU_ERR_NO_MEMORY, "mpi: no memory to end MPI at exit");
+    }
+    return check_level(host, level, false);
+}
+
+static msdu_status begin_locked(const msdu_host *host)
+{
+    int is_init = 0;
+    int is_final = 0;
+    int level = MPI_THREAD_SINGLE;
+    (void)PMPI_Initialized(&is_init);
+    (void)PMPI_Finalized(&is_final);
+    if (is_final) {
+        return host->fail(MSDU_ERR_STATE, "mpi: MPI_Finalize() was called already");
+    }
+    if (!is_init) {
+        return initialize(host);
+    }
+    (void)PMPI_Query_thread(&level);
+    return check_level(host, level, !is_ours);
+}
+
+msdu_status mpi__life_begin(const msdu_host *host)
+{
+    (void)pthread_mutex_lock(&life_lock);
+    msdu_status status = begin_locked(host);
+    (void)pthread_mutex_unlock(&life_lock);
+    return status;
+}
+
+/* --- the group --- */
+
+/* "mpi:HANDLE" names a communicator of the trainer by its Fortran handle; else all processes. */
+static msdu_status find_base(const msdu_host *host, MPI_Comm *base_out)
+{
+    char text[MPI__TEXT_BYTES];
+    int handle = 0;
+    int rank = -1;
+    int ranks = 0;
+    MPI_Comm base = MPI_COMM_WORLD;
+    if (host->rendezvous != NULL && sscanf(host->rendezvous, "mpi:%d", &handle) == 1) {
+        base = PMPI_Comm_f2c((MPI_Fint)handle);
+    }
+    int code = PMPI_Comm_size(base, &ranks);
+    code = code == MPI_SUCCESS ? PMPI_Comm_rank(base, &rank) : code;
+    if (code != MPI_SUCCESS) {
+        return mpi__error(host, "MPI_Comm_size", code);
+    }
+    if (ranks != host->ranks || rank != host->rank) {
+        (void)snprintf(text, sizeof(text),
+                       "mpi: settings say rank %" PRId32 " of %" PRId32
+                       ", MPI says rank %d of %d%s",
+                       host->rank, host->ranks, rank, ranks,
+                       ranks == 1 ? " (was it started by this MPI's own mpirun?)" : "");
+        return host->fail(MSDU_ERR_INVALID, text);
+    }
+    *base_out = base;
+    return MSDU_OK;
+}
+
+/* Who is there is not known before there is a communicator of our own. */
+static msdu_status late_to_join(struct msdu_comm *comm, uint64_t since_ns)
+{
+    char text[MPI__TEXT_BYTES];
+    if (mpi__now() - since_ns < comm->host->deadline_ns) {
+        return MSDU_IN_PROGRESS;
+    }
+    (void)snprintf(text, sizeof(text),
+                   "mpi: not all %" PRId32 " ranks joined within %" PRIu64 " ms", comm->host->ranks,
+                   comm->host->deadline_ns / UINT64_C(1000000));
+    return comm->host->fail(MSDU_ERR_TIMEOUT, text);
+}
+
+static msdu_status finish_join(struct msdu_comm *comm, MPI_Request *request, uint64_t since_ns)
+{
+    uint64_t pause_ns = 0;
+    int is_done = 0;
+    int code = PMPI_Test(request, &is_done, MPI_STATUS_IGNORE);
+    while (code == MPI_SUCCESS && !is_done) {
+        msdu_status status = late_to_join(comm, since_ns);
+        if (status != MSDU_IN_PROGRESS) {
+            return status;
+        }
+        mpi__pause(&pause_ns);
+        code = PMPI_Test(request, &is_done, MPI_STATUS_IGNORE);
+    }
+    return code == MPI_SUCCESS ? MSDU_OK : mpi__error(comm->host, "MPI_Comm_idup", code);
+}
+
+/* One after another: two duplications of one communicator at a time are not allowed. */
+static msdu_status duplicate(struct msdu_comm *comm, MPI_Comm from, MPI_Comm *to, uint64_t since_ns)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = PMPI_Comm_idup(from, to, &request);
+    if (code != MPI_SUCCESS) {
+        return mpi__error(comm->host, "MPI_Comm_idup", code);
+    }
+    msdu_status status = finish_join(comm, &request, since_ns);
+    if (status == MSDU_OK) {
+        (void)PMPI_Comm_set_errhandler(*to, MPI_ERRORS_RETURN);
+    }
+    return status;
+}
+
+msdu_status mpi__join(struct msdu_comm *comm)
+{
+    uint64_t since_ns = mpi__now();
+    MPI_Comm base = MPI_COMM_NULL;
+    msdu_status status = find_base(comm->host, &base);
+    if (status == MSDU_OK) {
+        status = duplicate(comm, base, &comm->control, since_ns);
+    }
+    for (uint32_t lane = 0; status == MSDU_OK && lane < comm->host->lanes; lane++) {
+        status = duplicate(comm, comm->control, &comm->lanes[lane].comm, since_ns);
+    }
+    return status;
+}
+
+static bool all_leave(struct msdu_comm *comm)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    uint64_t pause_ns = 0;
+    uint64_t until_ns = mpi__now() + LEAVE_NS;
+    int is_done = 0;
+    if (PMPI_Ibarrier(comm->control, &request) != MPI_SUCCESS) {
+        return false;
+    }
+    while (mpi__now() < until_ns && mpi__watch_poll(comm) == MSDU_OK) {
+        if (PMPI_Test(&request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+            return false;
+        }
+        if (is_done) {
+            return true;
+        }
+        mpi__pause(&pause_ns);
+    }
+    return false;
+}
+
+bool mpi__leave(struct msdu_comm *comm)
+{
+    int is_final = 0;
+    (void)PMPI_Finalized(&is_final);
+    if (is_final || !all_leave(comm)) {
+        return false;
+    }
+    mpi__watch_end(comm);
+    for (uint32_t lane = 0; lane < comm->host->lanes; lane++) {
+        (void)PMPI_Comm_free(&comm->lanes[lane].comm);
+    }
+    (void)PMPI_Comm_free(&comm->control);
+    return true;
+}

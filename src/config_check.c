@@ -26,8 +26,9 @@ static bool may_be_late(const msdu__settings *settings)
 static msdu_status check_domain(msdu__loader *loader)
 {
     const msdu__settings *settings = loader->settings;
-    if (settings->commit_tensor && settings->domain != MSDU__DOMAIN_GRADIENT) {
-        return msdu__setting_fail(loader, "commit tensor needs domain gradient");
+    if (settings->commit_tensor && settings->domain != MSDU__DOMAIN_GRADIENT &&
+        settings->domain != MSDU__DOMAIN_ACCUMULATED) {
+        return msdu__setting_fail(loader, "commit tensor needs domain gradient or accumulated");
     }
     if (settings->commit_tensor && settings->check_finite == MSDU__CHECK_SKIP) {
         return msdu__setting_fail(loader, "check_finite skip needs commit round: gradients that "

@@ -280,6 +280,12 @@ static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, co
     }
 }
 
+bool msdu__domain_commits_slice(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    bool is_of_gradients = f->round.is_gradient || (p->is_accumulated && !f->round.is_exact);
+    return p->settings.commit_tensor && is_of_gradients;
+}
+
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     bool is_void = f->is_void && (f->round.is_gradient || !p->is_accumulated);

@@ -198,13 +198,33 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
     return msdu__schedule_ready(p, id, what);
 }
 
+static msdu_status wait_alone(msdu__pipeline *p, uint32_t id, bool is_now)
+{
+    msdu_status status = check_open(p);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    if (id >= p->tensor_count || !p->settings.commit_tensor) {
+        return msdu__fail(MSDU_ERR_INVALID,
+                          "rank %d: no tensor %u, or setting commit is not tensor: it cannot be "
+                          "waited for alone",
+                          p->rank, id);
+    }
+    return msdu__schedule_wait_alone(p, id, is_now);
+}
+
 msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
+    const unsigned alone = MSDU_ALONE | MSDU_NOW;
     const unsigned kinds = MSDU_GRADIENT | MSDU_PARAMETER;
     if (ctx == NULL) {
         return fail_null("ctx");
     }
     msdu__pipeline *p = &ctx->pipeline;
+    if (((unsigned)what & alone) != 0 &&
+        ((unsigned)what & ~(unsigned)MSDU_NOW) == (MSDU_GRADIENT | MSDU_ALONE)) {
+        return wait_alone(p, id, ((unsigned)what & MSDU_NOW) != 0);
+    }
     msdu_status status = what == MSDU_GRADIENT ? check_open(p) : check_running(p);
     if (status != MSDU_OK) {
         return status;
@@ -302,6 +322,27 @@ static msdu_status check_between_steps(const msdu__pipeline *p)
                           p->rank);
     }
     return MSDU_OK;
+}
+
+msdu_status msdu_meet(msdu_ctx *ctx)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_status status = check_running(p);
+    if (status == MSDU_OK) {
+        status = check_between_steps(p);
+    }
+    if (status == MSDU_OK && !p->is_accumulated) {
+        status =
+            msdu__fail(MSDU_ERR_UNSUPPORTED,
+                       "rank %d: only in domain accumulated may a meeting be asked for", p->rank);
+    }
+    if (status == MSDU_OK) {
+        msdu__schedule_meet(p);
+    }
+    return status;
 }
 
 msdu_status msdu_synchronize(msdu_ctx *ctx)

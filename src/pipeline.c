@@ -402,9 +402,13 @@ static void slice_reduced(msdu__pipeline *p, uint32_t slice)
     msdu__domain_reduced(p, f, slice);
     run->state = MSDU__RUN_REDUCED;
     f->reduced++;
-    if (f->round.is_gradient && p->settings.commit_tensor) {
-        msdu__pipeline_release(p, slice, MSDU_GRADIENT);
+    if (!msdu__domain_commits_slice(p, f)) {
+        return;
     }
+    if (!f->round.is_gradient) {
+        msdu__domain_apply(p, f, slice);
+    }
+    msdu__pipeline_release(p, slice, MSDU_GRADIENT);
 }
 
 static bool is_zero(const float *x, uint64_t count)

@@ -292,6 +292,7 @@ typedef struct msdu__pipeline {
     _Atomic uint64_t skipped;         /* 1 + that step; written after skip_text; 0: none */
     _Atomic int status;               /* first failure; written under lock */
     _Atomic uint32_t waiters;         /* owner waits on `changed` */
+    _Atomic bool is_sequential; /* gradients are waited for one by one: the plan stays */
     _Atomic bool is_drained;
     _Atomic bool is_state_done;
 } msdu__pipeline;
@@ -334,6 +335,8 @@ msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, 
 void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
 /* The mean has arrived in buf: scale it if needed, unpack gradients. */
 void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
+/* Is a slice given back as soon as its mean has arrived (setting commit = tensor)? */
+bool msdu__domain_commits_slice(const msdu__pipeline *p, const msdu__fragment *f);
 /* The round is complete: correct parameters or gradients of one slice. */
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
 /* Accumulated domain, a call on which ranks do not meet. */
@@ -401,6 +404,10 @@ void msdu__schedule_resume(msdu__pipeline *p);
 /* Announce one tensor; what is one of the two. */
 msdu_status msdu__schedule_ready(msdu__pipeline *p, uint32_t id, msdu_what what);
 /* Announce what the trainer did not. */
+/* One announced gradient; the rest of the step stays as it is (setting commit = tensor). */
+msdu_status msdu__schedule_wait_alone(msdu__pipeline *p, uint32_t id, bool is_now);
+/* The ranks meet in the step about to run (domain accumulated, nothing announced yet). */
+void msdu__schedule_meet(msdu__pipeline *p);
 msdu_status msdu__schedule_rest(msdu__pipeline *p, msdu_what what);
 /* Block until a tensor's memory (or everything: MSDU_ALL_TENSORS) is free, or a failure. */
 msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what);

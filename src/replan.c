@@ -62,7 +62,10 @@ void msdu__replan_review(msdu__pipeline *p, msdu__fragment *f)
         send_plan(p, f);
         return;
     }
-    if (p->rank != 0 || f->opened % PLAN_EVERY != PLAN_EVERY / 2) {
+    /* A trainer that waits for each gradient before it computes the next needs them in its order:
+     * no estimate of times may put one of the next before the rest of this one. */
+    if (p->rank != 0 || f->opened % PLAN_EVERY != PLAN_EVERY / 2 ||
+        atomic_load(&p->is_sequential)) {
         return;
     }
     uint64_t present = 0;

@@ -422,7 +422,7 @@ static void prepare_round(msdu__pipeline *p, msdu__fragment *f)
 /* Forward order: what the next forward needs first is given back first. */
 static void apply_round(msdu__pipeline *p, msdu__fragment *f)
 {
-    bool is_released = f->round.is_gradient && p->settings.commit_tensor;
+    bool is_released = msdu__domain_commits_slice(p, f);
     prepare_round(p, f);
     for (uint32_t slice = p->slicing.slice_count; slice-- > 0;) {
         msdu__run *run = &p->runs[slice];
@@ -431,7 +431,7 @@ static void apply_round(msdu__pipeline *p, msdu__fragment *f)
         }
         if (f->is_skipped) {
             msdu__domain_skip(p, f, slice);
-        } else {
+        } else if (!is_released || f->round.is_gradient) {
             msdu__domain_apply(p, f, slice);
         }
         run->times.applied_ns = msdu__pipeline_now(p);

@@ -192,6 +192,15 @@ msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what)
     return status == MSDU_OK && wants_gradient ? check_skipped(p, id, gradient_step) : status;
 }
 
+msdu_status msdu__schedule_wait_alone(msdu__pipeline *p, uint32_t id, bool is_now)
+{
+    atomic_store(&p->is_sequential, true);
+    if (is_now && is_busy(&p->tensors[id], MSDU_GRADIENT) && atomic_load(&p->status) == MSDU_OK) {
+        return MSDU_IN_PROGRESS;
+    }
+    return wait_until_free(p, id, MSDU_GRADIENT);
+}
+
 /* --- what is due --- */
 
 /* Slices of a tensor that belong to a fragment, as busy counts. */
@@ -257,6 +266,15 @@ static void open_due(msdu__pipeline *p)
             f->armed++;
             push(p, MSDU__COMMAND_OPEN | i);
         }
+    }
+}
+
+void msdu__schedule_meet(msdu__pipeline *p)
+{
+    if (p->fragments[0].sync_step != p->step) {
+        p->fragments[0].sync_step = p->step;
+        open_due(p);
+        msdu__worker_kick(&p->worker);
     }
 }
 

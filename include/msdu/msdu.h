@@ -106,6 +106,13 @@ typedef enum msdu_role {
 typedef enum msdu_what {
     MSDU_GRADIENT = 1,
     MSDU_PARAMETER = 2,
+    /* With MSDU_GRADIENT in msdu_tensor_wait(), setting commit = tensor: this tensor was announced,
+     * others of the step may not have their values yet, and are not taken as they are. For a
+     * trainer that reduces one after another, announcing them in the order of adding; small ones
+     * must not be fused (fuse_bytes = 0). */
+    MSDU_ALONE = 4,
+    /* Beside MSDU_ALONE: do not block, return MSDU_IN_PROGRESS instead. */
+    MSDU_NOW = 8,
 } msdu_what;
 
 /* All tensors, for msdu_tensor_wait(). */
@@ -369,6 +376,15 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id
  * Returns MSDU_OK, ERR_STATE, or the context's failure.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_step(msdu_ctx *ctx);
+
+/*
+ * Have the ranks meet in the step about to run, whatever the interval says (domain accumulated):
+ * after it their parameters are equal, up to rounding. Between steps; all ranks call it before the
+ * same step.
+ *
+ * Returns MSDU_OK, ERR_STATE (tensors were announced already), ERR_UNSUPPORTED (another domain).
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_meet(msdu_ctx *ctx);
 
 /*
  * Tell the learning rate of the next step (accumulated domain with weight decay or a schedule,

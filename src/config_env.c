@@ -30,7 +30,11 @@ static bool is_known(const char *name)
 
 static void warn_unknown(const msdu__loader *loader, const char *entry)
 {
+    static const char attach[] = PREFIX "ATTACH"; /* of libmsdu_preload */
     char name[64];
+    if (strncmp(entry, attach, sizeof(attach) - 1) == 0) {
+        return;
+    }
     size_t length = strcspn(entry, "=");
     snprintf(name, sizeof(name), "%.*s", (int)(length < sizeof(name) ? length : sizeof(name) - 1),
              entry);

@@ -78,7 +78,9 @@ static void add_folder(cJSON *list, const char *folder)
     for (size_t i = 0; i < found.gl_pathc; i++) {
         char *name = basename(found.gl_pathv[i]) + strlen(prefix);
         name[strlen(name) - strlen(".so")] = '\0';
-        add_backend(list, name);
+        if (strcmp(name, "preload") != 0) { /* what `msdu run` starts a trainer with */
+            add_backend(list, name);
+        }
     }
     globfree(&found);
 }

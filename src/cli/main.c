@@ -17,6 +17,7 @@ static const struct command {
     {"info", msdu__cmd_info},
     {"bench", msdu__cmd_bench},
     {"plan", msdu__cmd_plan},
+    {"run", msdu__cmd_run},
 };
 
 static const char doc[] =
@@ -24,7 +25,8 @@ static const char doc[] =
     "Commands:\n"
     "  info    version, backends, policies, corrections, wire formats, every setting\n"
     "  bench   measure this machine: kernels, hooks, allreduce\n"
-    "  plan    what-if: interval, wire and waiting on a given network\n\v"
+    "  plan    what-if: interval, wire and waiting on a given network\n"
+    "  run     start a trainer that was not changed with the library before its MPI\n\v"
     "'msdu COMMAND --help' describes a command.";
 
 static const struct command *find_command(const char *name)

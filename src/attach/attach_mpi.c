@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Module of an MPI family for libmsdu_preload: what needs mpi.h. Keeps for every communicator what
+ * was seen on it and, once its gradients are known, their engine.
+ *
+ * Lock order: stream->lock, then pending_lock. MPI is called by its profiling names only.
+ */
+#include "attach_mpi.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef MSDU_MPI_FAMILY
+#error "MSDU_MPI_FAMILY names the family that this module is built for"
+#endif
+
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf lock */
+static msdu__stream *streams;
+static int stream_key = MPI_KEYVAL_INVALID; /* streams_lock */
+
+/* --- which communicator --- */
+
+/* The trainer freed its communicator: what was seen is kept for the summary. */
+static int stream_left(MPI_Comm comm, int key, void *value, void *extra)
+{
+    msdu__stream *stream = value;
+    (void)comm;
+    (void)key;
+    (void)extra;
+    (void)pthread_mutex_lock(&stream->lock);
+    msdu__stream_end(stream);
+    (void)pthread_mutex_unlock(&stream->lock);
+    return MPI_SUCCESS;
+}
+
+static msdu__stream *stream_new(MPI_Comm comm)
+{
+    msdu__stream *stream = calloc(1, sizeof(*stream));
+    int ranks = 1;
+    int is_inter = 0;
+    if (stream == NULL) {
+        return NULL;
+    }
+    (void)PMPI_Comm_test_inter(comm, &is_inter);
+    (void)PMPI_Comm_size(comm, &ranks);
+    (void)PMPI_Comm_rank(comm, &stream->rank);
+    (void)pthread_mutex_init(&stream->lock, NULL);
+    stream->comm = comm;
+    stream->ranks = ranks;
+    stream->is_left_alone = is_inter || ranks == 1;
+    stream->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
+    stream->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
+    return stream;
+}
+
+/* NULL: no memory. */
+static msdu__stream *stream_of(MPI_Comm comm)
+{
+    msdu__stream *stream = NULL;
+    int is_found = 0;
+    (void)pthread_mutex_lock(&streams_lock);
+    if (stream_key == MPI_KEYVAL_INVALID) {
+        (void)PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, stream_left, &stream_key, NULL);
+    }
+    (void)PMPI_Comm_get_attr(comm, stream_key, &stream, &is_found);
+    if (!is_found) {
+        stream = stream_new(comm);
+        if (stream != NULL && PMPI_Comm_set_attr(comm, stream_key, stream) == MPI_SUCCESS) {
+            stream->next = streams;
+            streams = stream;
+        }
+    }
+    (void)pthread_mutex_unlock(&streams_lock);
+    return stream;
+}
+
+/* --- what kind of call --- */
+
+static int type_kind(MPI_Datatype type)
+{
+    const MPI_Datatype singles[] = {MPI_FLOAT, MPI_REAL, MPI_REAL4};
+    const MPI_Datatype doubles[] = {MPI_DOUBLE, MPI_DOUBLE_PRECISION, MPI_REAL8};
+    for (size_t i = 0; i < sizeof(singles) / sizeof(singles[0]); i++) {
+        if (type == singles[i] && type != MPI_DATATYPE_NULL) {
+            return MSDU__KIND_FLOAT32;
+        }
+        if (type == doubles[i] && type != MPI_DATATYPE_NULL) {
+            return MSDU__KIND_FLOAT64;
+        }
+    }
+    return 0;
+}
+
+/* Numbers that are equal on all ranks: a handle may be an address. */
+static int other_kind(MPI_Datatype type, bool is_sum)
+{
+    int bytes = 0;
+    (void)PMPI_Type_size(type, &bytes);
+    return MSDU__KIND_OTHER + 2 * bytes + (is_sum ? 1 : 0);
+}
+
+static msdu__call describe(msdu__stream *stream, const msdu__reduction *call)
+{
+    MPI_Datatype type = MSDU__HANDLE(MPI_Datatype, call->type);
+    bool is_sum = MSDU__HANDLE(MPI_Op, call->op) == MPI_SUM;
+    int kind = type_kind(type);
+    uint64_t count = call->count > 0 ? (uint64_t)call->count : 0;
+    msdu__call seen = {.count = count, .kind = kind};
+    if (kind == 0 || !is_sum) {
+        seen.kind = other_kind(type, is_sum);
+        stream->passed[MSDU__PASSED_TYPE]++;
+    } else if (count * (kind == MSDU__KIND_FLOAT64 ? 8 : 4) <
+               msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
+        stream->passed[MSDU__PASSED_SMALL]++;
+    } else if (!msdu__attach_is_allowed(count)) {
+        stream->passed[MSDU__PASSED_DENIED]++;
+    } else {
+        seen.is_candidate = true;
+    }
+    return seen;
+}
+
+/* --- what to do with it --- */
+
+/* Is this call a gradient that the engine takes? Called with the stream's lock held. */
+static bool is_taken(msdu__stream *stream, const msdu__reduction *call, uint32_t *at_out)
+{
+    msdu__call seen = describe(stream, call);
+    msdu__recognizer_state before = stream->recognizer.state;
+    msdu__verdict verdict = msdu__recognize(&stream->recognizer, &seen, at_out);
+    if (before != MSDU__FOLLOWING && stream->recognizer.state == MSDU__FOLLOWING) {
+        stream->learned_calls = stream->candidates + (seen.is_candidate ? 1 : 0);
+    }
+    stream->candidates += seen.is_candidate ? 1 : 0;
+    if (verdict == MSDU__CALL_BREAKS) {
+        msdu__stream_break(stream, &seen);
+    }
+    if (verdict != MSDU__CALL_GRADIENT) {
+        stream->passed[MSDU__PASSED_UNKNOWN] += seen.is_candidate ? 1 : 0;
+        return false;
+    }
+    if (stream->engine.ctx == NULL && *at_out == 0) {
+        msdu__stream_begin(stream);
+    }
+    bool is_ours = stream->engine.ctx != NULL;
+    stream->passed[MSDU__PASSED_PLAIN] += is_ours ? 0 : 1;
+    stream->taken += is_ours ? 1 : 0;
+    return is_ours;
+}
+
+/* The sum shall be in `recv`; the trainer's own values are there already, or come from `send`. */
+static msdu_status start(msdu__stream *stream, const msdu__reduction *call, uint32_t at)
+{
+    size_t bytes = (size_t)call->count * (stream->engine.grads[at].is_double ? 8 : 4);
+    if (call->send != MPI_IN_PLACE) {
+        memmove(call->recv, call->send, bytes);
+    }
+    return msdu__engine_start(&stream->engine, at, call->recv);
+}
+
+/* MPI's way of saying that a call failed; the default handler ends the job. */
+static int fail(msdu__stream *stream, msdu_status status)
+{
+    (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank,
+                  status == MSDU_OK ? stream->why : msdu_last_error());
+    (void)PMPI_Comm_call_errhandler(stream->comm, MPI_ERR_OTHER);
+    return MPI_ERR_OTHER;
+}
+
+static msdu__stream *enter(const msdu__reduction *call)
+{
+    int is_init = 0;
+    (void)PMPI_Initialized(&is_init);
+    MPI_Comm comm = MSDU__HANDLE(MPI_Comm, call->comm);
+    msdu__stream *stream = is_init && comm != MPI_COMM_NULL ? stream_of(comm) : NULL;
+    if (stream == NULL || stream->is_left_alone) {
+        return NULL; /* MPI itself knows best what is wrong with the call */
+    }
+    (void)pthread_mutex_lock(&stream->lock);
+    return stream;
+}
+
+static bool attach_allreduce(const msdu__reduction *call, int *code_out)
+{
+    uint32_t at = 0;
+    msdu__stream *stream = enter(call);
+    if (stream == NULL) {
+        return false;
+    }
+    bool is_ours = is_taken(stream, call, &at);
+    *code_out = MPI_SUCCESS;
+    if (is_ours) {
+        msdu_status status = start(stream, call, at);
+        status = status == MSDU_OK ? msdu__engine_wait(&stream->engine, at, true) : status;
+        *code_out = status == MSDU_OK ? MPI_SUCCESS : fail(stream, status);
+    } else if (stream->has_failed) {
+        is_ours = true;
+        *code_out = fail(stream, MSDU_OK);
+    }
+    (void)pthread_mutex_unlock(&stream->lock);
+    return is_ours;
+}
+
+static bool attach_iallreduce(const msdu__reduction *call, void *request_out, int *code_out)
+{
+    uint32_t at = 0;
+    msdu__stream *stream = enter(call);
+    if (stream == NULL) {
+        return false;
+    }
+    bool is_ours = is_taken(stream, call, &at);
+    *code_out = MPI_SUCCESS;
+    if (is_ours) {
+        msdu_status status = start(stream, call, at);
+        *code_out =
+            status == MSDU_OK ? msdu__pending_add(stream, at, request_out) : fail(stream, status);
+    } else if (stream->has_failed) {
+        is_ours = true;
+        *code_out = fail(stream, MSDU_OK);
+    }
+    (void)pthread_mutex_unlock(&stream->lock);
+    return is_ours;
+}
+
+static int attach_settle(int count, void *requests, bool may_block)
+{
+    msdu__pending pending;
+    for (int i = 0; i < count; i++) {
+        MPI_Request request = ((MPI_Request *)requests)[i];
+        if (request == MPI_REQUEST_NULL || !msdu__pending_find(request, &pending)) {
+            continue;
+        }
+        (void)pthread_mutex_lock(&pending.stream->lock);
+        msdu_status status = msdu__engine_wait(&pending.stream->engine, pending.at, may_block);
+        if (status == MSDU_OK) {
+            msdu__pending_complete(request);
+        } else if (status != MSDU_IN_PROGRESS) {
+            int code = fail(pending.stream, status);
+            (void)pthread_mutex_unlock(&pending.stream->lock);
+            return code;
+        }
+        (void)pthread_mutex_unlock(&pending.stream->lock);
+    }
+    return MPI_SUCCESS;
+}
+
+static int attach_testany(int count, void *requests, int *index, int *flag, void *status)
+{
+    return PMPI_Testany(count, requests, index, flag, status);
+}
+
+static int attach_testsome(int count, void *requests, int *out_count, int *indices, void *statuses)
+{
+    return PMPI_Testsome(count, requests, out_count, indices, statuses);
+}
+
+static void attach_meet(void)
+{
+    (void)pthread_mutex_lock(&streams_lock);
+    for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
+        stream->engine.wants_meeting = true;
+    }
+    (void)pthread_mutex_unlock(&streams_lock);
+}
+
+static void attach_set_lr(double lr)
+{
+    (void)pthread_mutex_lock(&streams_lock);
+    for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
+        if (stream->engine.ctx != NULL && msdu_set_lr(stream->engine.ctx, lr) != MSDU_OK) {
+            (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
+        }
+    }
+    (void)pthread_mutex_unlock(&streams_lock);
+}
+
+static void attach_finish(void)
+{
+    for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
+        (void)pthread_mutex_lock(&stream->lock);
+        msdu__stream_end(stream);
+        (void)pthread_mutex_unlock(&stream->lock);
+    }
+}
+
+static uintptr_t attach_comm_of(int handle)
+{
+    return MSDU__INTEGER(PMPI_Comm_f2c((MPI_Fint)handle));
+}
+
+static uintptr_t attach_type_of(int handle)
+{
+    return MSDU__INTEGER(PMPI_Type_f2c((MPI_Fint)handle));
+}
+
+static uintptr_t attach_op_of(int handle)
+{
+    return MSDU__INTEGER(PMPI_Op_f2c((MPI_Fint)handle));
+}
+
+static const void *attach_in_place(void)
+{
+    return MPI_IN_PLACE;
+}
+
+MSDU_API extern const msdu__attach msdu_attach_v1;
+const msdu__attach msdu_attach_v1 = {
+    .size = sizeof(msdu__attach),
+    .family = MSDU_MPI_FAMILY,
+    .allreduce = attach_allreduce,
+    .iallreduce = attach_iallreduce,
+    .has_pending = msdu__pending_is_any,
+    .settle = attach_settle,
+    .testany = attach_testany,
+    .testsome = attach_testsome,
+    .meet = attach_meet,
+    .set_lr = attach_set_lr,
+    .finish = attach_finish,
+    .comm_of = attach_comm_of,
+    .type_of = attach_type_of,
+    .op_of = attach_op_of,
+    .in_place = attach_in_place,
+};

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of an MPI family's attach module share. */
+#ifndef MSDU_ATTACH_MPI_H
+#define MSDU_ATTACH_MPI_H
+
+#include <mpi.h>
+
+#include <pthread.h>
+
+#include "attach.h"
+#include "engine.h"
+#include "recognize.h"
+
+#if defined(OPEN_MPI) && OPEN_MPI
+#define MSDU__HANDLE(type, integer) ((type)(integer))
+#define MSDU__INTEGER(handle)       ((uintptr_t)(handle))
+#else
+#define MSDU__HANDLE(type, integer) ((type)(unsigned)(integer))
+#define MSDU__INTEGER(handle)       ((uintptr_t)(unsigned)(handle))
+#endif
+
+enum {
+    MSDU__KIND_FLOAT32 = 1,
+    MSDU__KIND_FLOAT64 = 2,
+    MSDU__KIND_OTHER = 16,
+};
+
+/* Why a reduction was left to MPI. */
+enum {
+    MSDU__PASSED_TYPE = 0,    /* not a sum of float32 or float64 */
+    MSDU__PASSED_SMALL = 1,   /* below MSDU_ATTACH_MIN_BYTES */
+    MSDU__PASSED_DENIED = 2,  /* by MSDU_ATTACH_ALLOW, MSDU_ATTACH_DENY */
+    MSDU__PASSED_UNKNOWN = 3, /* while learning, or in no pattern */
+    MSDU__PASSED_PLAIN = 4,   /* a gradient, but there is nothing to gain, or no engine */
+    MSDU__PASSED_REASONS = 5,
+};
+
+/* One communicator. */
+typedef struct msdu__stream {
+    pthread_mutex_t lock; /* of all below */
+    MPI_Comm comm;
+    int rank;
+    int ranks;
+    bool is_left_alone; /* one rank, or an intercommunicator */
+    bool is_plain;      /* passed through on purpose, or because there is no engine */
+    bool has_failed;
+    char why[256]; /* has_failed */
+    msdu__recognizer recognizer;
+    msdu__engine engine; /* ctx NULL: none */
+    uint64_t candidates;
+    uint64_t learned_calls; /* candidates before the first one that was a gradient */
+    uint64_t taken;
+    uint64_t passed[MSDU__PASSED_REASONS];
+    msdu_summary summary; /* of the last engine */
+    bool has_summary;
+    uint32_t tensors; /* of the last engine */
+    uint64_t elements;
+    struct msdu__stream *next; /* streams_lock */
+} msdu__stream;
+
+/* stream.c */
+uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
+bool msdu__attach_is_allowed(uint64_t count);
+/* A step begins whose gradients are known: make the engine, or say why not. */
+void msdu__stream_begin(msdu__stream *stream);
+/* A call that does not fit: end the engine, loudly. */
+void msdu__stream_break(msdu__stream *stream, const msdu__call *seen);
+/* Finish, and tell what happened; once. */
+void msdu__stream_end(msdu__stream *stream);
+
+/* pending.c: requests of MPI_Iallreduce, as generalized requests of MPI. */
+typedef struct msdu__pending {
+    MPI_Request request;
+    msdu__stream *stream;
+    uint32_t at; /* tensor */
+} msdu__pending;
+
+bool msdu__pending_is_any(void);
+int msdu__pending_add(msdu__stream *stream, uint32_t at, void *request_out);
+bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out);
+void msdu__pending_complete(MPI_Request request);
+
+#endif

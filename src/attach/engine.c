@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gradients of one communicator as tensors of an msdu context. */
+#include "engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- settings that decide before there is a context; the context reads them all itself --- */
+
+static bool is_set_to(const char *name, const char *value)
+{
+    const char *text = getenv(name);
+    return text != NULL && strcmp(text, value) == 0;
+}
+
+static uint64_t number(const char *name)
+{
+    const char *text = getenv(name);
+    return text == NULL ? 0 : strtoull(text, NULL, 10);
+}
+
+bool msdu__engine_is_local(void)
+{
+    const char *domain = getenv("MSDU_DOMAIN");
+    return domain == NULL ? is_set_to("MSDU_OPTIMIZER", "sgd") : strcmp(domain, "accumulated") == 0;
+}
+
+/* float32 at h = 1 is what MPI does; then MPI does it, bit for bit. */
+bool msdu__engine_is_plain(void)
+{
+    bool is_every_step =
+        is_set_to("MSDU_INTERVAL", "fixed") && is_set_to("MSDU_INTERVAL_STEPS", "1");
+    return is_set_to("MSDU_WIRE", "float32") && (!msdu__engine_is_local() || is_every_step);
+}
+
+/* --- begin and end --- */
+
+static msdu_config settings_of(const msdu__engine *engine, const char *backend, char *place,
+                               int32_t rank)
+{
+    msdu_config config = MSDU_CONFIG_INIT;
+    config.ranks = engine->ranks;
+    config.rank = rank;
+    config.backend = backend;
+    config.rendezvous = place;
+    config.domain = engine->is_accumulated ? "accumulated" : "gradient";
+    config.overlap = "backward";
+    config.commit = "tensor";
+    config.reduce = engine->is_accumulated ? "mean" : "sum";
+    config.wire = "int4";
+    /* without weight decay a constant learning rate cancels, so any will do; with it, it is asked
+     * for. Rates that change are told by msdu_attach_lr() */
+    config.lr = engine->is_accumulated && getenv("MSDU_WEIGHT_DECAY") == NULL ? 1.0 : 0.0;
+    /* a fused slice would wait for gradients that the trainer has not computed yet */
+    config.settings = "fuse_bytes = 0\n";
+    return config;
+}
+
+/* Only float32 has narrow formats; drift keeps the trainer's own precision. */
+static bool is_widened(const msdu__engine *engine, const msdu__grad *grad)
+{
+    return grad->is_double && !engine->is_accumulated;
+}
+
+static msdu_status add_tensor(msdu__engine *engine, uint32_t at)
+{
+    static double nowhere; /* until the first call says where the gradient is */
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    msdu__grad *grad = &engine->grads[at];
+    bool is_double = grad->is_double && !is_widened(engine, grad);
+    char name[32];
+    (void)snprintf(name, sizeof(name), "gradient %u", at);
+    if (is_widened(engine, grad)) {
+        grad->wide = calloc(grad->count, sizeof(*grad->wide));
+        if (grad->wide == NULL) {
+            return MSDU_ERR_NO_MEMORY;
+        }
+    }
+    desc.name = name;
+    desc.gradient = &nowhere;
+    desc.count = grad->count;
+    desc.dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32;
+    /* what is needed last is ready first: slices leave in the order of the calls */
+    desc.priority = (int32_t)(engine->count - at);
+    return msdu_tensor_add(engine->ctx, &desc, NULL);
+}
+
+static msdu_status build(msdu__engine *engine, const msdu__recognizer *r, const msdu_config *config)
+{
+    msdu_status status = msdu_create(config, &engine->ctx);
+    engine->grads = calloc(r->tensor_count, sizeof(*engine->grads));
+    if (engine->grads == NULL) {
+        return MSDU_ERR_NO_MEMORY;
+    }
+    engine->count = r->tensor_count;
+    for (uint32_t i = 0; status == MSDU_OK && i < r->tensor_count; i++) {
+        engine->grads[i].count = r->tensors[i].count;
+        engine->grads[i].is_double = r->tensors[i].kind == 2;
+        status = add_tensor(engine, i);
+    }
+    return status == MSDU_OK ? msdu_start(engine->ctx) : status;
+}
+
+msdu_status msdu__engine_open(msdu__engine *engine, const msdu__recognizer *r, const char *backend,
+                              int comm, int32_t rank, int32_t ranks)
+{
+    char place[32];
+    (void)snprintf(place, sizeof(place), "mpi:%d", comm);
+    *engine = (msdu__engine){
+        .ranks = ranks,
+        .is_accumulated = msdu__engine_is_local(),
+        .equal_steps = number("MSDU_ATTACH_EQUAL_STEPS"),
+        .total_steps = number("MSDU_TOTAL_STEPS"),
+    };
+    msdu_config config = settings_of(engine, backend, place, rank);
+    msdu_status status = build(engine, r, &config);
+    if (status != MSDU_OK) {
+        msdu__engine_close(engine);
+    }
+    return status;
+}
+
+void msdu__engine_close(msdu__engine *engine)
+{
+    msdu_destroy(engine->ctx);
+    for (uint32_t i = 0; i < engine->count; i++) {
+        free(engine->grads[i].wide);
+    }
+    free(engine->grads);
+    *engine = (msdu__engine){.ctx = NULL};
+}
+
+/* --- a step --- */
+
+static bool is_meeting_wanted(const msdu__engine *engine)
+{
+    uint64_t next = engine->steps_before + engine->steps + 1; /* the trainer's count after it */
+    return engine->wants_meeting || (engine->total_steps > 0 && next == engine->total_steps) ||
+           (engine->equal_steps > 0 && next % engine->equal_steps == 0);
+}
+
+static msdu_status begin_step(msdu__engine *engine)
+{
+    if (!engine->is_accumulated || !is_meeting_wanted(engine)) {
+        return MSDU_OK;
+    }
+    engine->wants_meeting = false;
+    return msdu_meet(engine->ctx);
+}
+
+static msdu_status end_step(msdu__engine *engine)
+{
+    engine->announced = engine->waited = 0;
+    engine->steps++;
+    return msdu_step(engine->ctx);
+}
+
+/* A local gradient stands for what N equal ranks would have summed up: N times itself. */
+static void prepare(const msdu__engine *engine, const msdu__grad *grad)
+{
+    double *wide = grad->user;
+    float *narrow = grad->user;
+    for (uint64_t i = 0; grad->wide != NULL && i < grad->count; i++) {
+        grad->wide[i] = (float)wide[i];
+    }
+    for (uint64_t i = 0; engine->is_accumulated && i < grad->count; i++) {
+        if (grad->is_double) {
+            wide[i] *= (double)engine->ranks;
+        } else {
+            narrow[i] *= (float)engine->ranks;
+        }
+    }
+}
+
+msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data)
+{
+    msdu__grad *grad = &engine->grads[at];
+    msdu_status status = MSDU_OK;
+    if (at == 0) {
+        status = msdu__engine_settle(engine); /* a trainer may begin before it has waited */
+        status = status == MSDU_OK ? begin_step(engine) : status;
+    }
+    if (status == MSDU_OK) {
+        grad->user = data;
+        prepare(engine, grad);
+        status = msdu_tensor_set(engine->ctx, at, MSDU_GRADIENT,
+                                 grad->wide != NULL ? (void *)grad->wide : data);
+    }
+    if (status == MSDU_OK) {
+        status = msdu_tensor_ready(engine->ctx, at, MSDU_GRADIENT);
+        engine->announced++;
+    }
+    return status;
+}
+
+msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
+{
+    const unsigned what = MSDU_GRADIENT | MSDU_ALONE | (may_block ? 0U : MSDU_NOW);
+    /* waited for already, perhaps by an engine that ended since */
+    if (at >= engine->count || engine->grads[at].user == NULL) {
+        return MSDU_OK;
+    }
+    msdu__grad *grad = &engine->grads[at];
+    msdu_status status = msdu_tensor_wait(engine->ctx, at, (msdu_what)what);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    double *user = grad->user;
+    for (uint64_t i = 0; grad->wide != NULL && i < grad->count; i++) {
+        user[i] = (double)grad->wide[i];
+    }
+    grad->user = NULL;
+    engine->waited++;
+    return engine->waited == engine->count ? end_step(engine) : MSDU_OK;
+}
+
+/* Zeros take part in the sums of a step that no trainer will see. */
+static msdu_status fill_step(msdu__engine *engine)
+{
+    msdu_status status = msdu__engine_settle(engine);
+    for (uint32_t at = engine->announced; status == MSDU_OK && at > 0 && at < engine->count; at++) {
+        void *zeros = calloc(engine->grads[at].count, sizeof(double));
+        if (zeros == NULL) {
+            return MSDU_ERR_NO_MEMORY;
+        }
+        status = msdu__engine_start(engine, at, zeros);
+        status = status == MSDU_OK ? msdu__engine_wait(engine, at, true) : status;
+        free(zeros);
+    }
+    return status;
+}
+
+msdu_status msdu__engine_finish(msdu__engine *engine)
+{
+    msdu_status status = fill_step(engine);
+    return status == MSDU_OK ? msdu_finish(engine->ctx) : status;
+}
+
+msdu_status msdu__engine_settle(msdu__engine *engine)
+{
+    msdu_status status = MSDU_OK;
+    for (uint32_t i = 0; status == MSDU_OK && i < engine->count; i++) {
+        status = msdu__engine_wait(engine, i, true);
+    }
+    return status;
+}

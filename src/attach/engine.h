@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gradients of one communicator as tensors of an msdu context: knows no MPI but its numbers.
+ *
+ * One step of the trainer is one pass over all tensors in order. Values are sums over ranks, before
+ * and after, because that is what the trainer asked MPI for.
+ */
+#ifndef MSDU_ENGINE_H
+#define MSDU_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <msdu/msdu.h>
+
+#include "recognize.h"
+
+typedef struct msdu__grad {
+    void *user;  /* where the trainer wants the sum; NULL: nothing under way */
+    float *wide; /* a float64 gradient on a narrow wire: its float32 copy */
+    uint64_t count;
+    bool is_double; /* of the trainer */
+} msdu__grad;
+
+typedef struct msdu__engine {
+    msdu_ctx *ctx;
+    msdu__grad *grads;
+    uint32_t count;
+    uint32_t announced; /* of this step */
+    uint32_t waited;
+    int32_t ranks;
+    bool is_accumulated;
+    uint64_t steps;        /* of this engine */
+    uint64_t steps_before; /* of the trainer, while learning */
+    uint64_t equal_steps;  /* setting MSDU_ATTACH_EQUAL_STEPS */
+    uint64_t total_steps;  /* the trainer's, setting MSDU_TOTAL_STEPS */
+    bool wants_meeting;
+} msdu__engine;
+
+/* What the trainer's settings ask for: nothing that a plain reduction would not do? */
+bool msdu__engine_is_plain(void);
+/* In the accumulated domain? */
+bool msdu__engine_is_local(void);
+
+/*
+ * Make the context and join the group; all ranks do. Kinds of calls: 1 is float32, 2 is float64.
+ * The error text is msdu_last_error(); on failure there is nothing to release.
+ */
+msdu_status msdu__engine_open(msdu__engine *engine, const msdu__recognizer *r, const char *backend,
+                              int comm, int32_t rank, int32_t ranks);
+void msdu__engine_close(msdu__engine *engine);
+/* Before close, on all ranks after the same call: end the step, if need be with zeros for what has
+ * not come, and the training. */
+msdu_status msdu__engine_finish(msdu__engine *engine);
+
+/* Tensor `at` is in `data` (the trainer's memory, where the sum shall be). Does not wait. */
+msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data);
+/* Its sum is there; with may_block false, MSDU_IN_PROGRESS if it is not. The last of a step ends
+ * the step. */
+msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block);
+/* Wait for all that was started. */
+msdu_status msdu__engine_settle(msdu__engine *engine);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of libmsdu_preload share, and prototypes of what it exports. */
+#ifndef MSDU_PRELOAD_H
+#define MSDU_PRELOAD_H
+
+#include "ladder.h"
+
+#define ERR_OTHER 15 /* a failure, by MPICH's name; any code but 0 is one */
+
+#define PRELOAD __attribute__((visibility("default")))
+
+/* Declare `name`, the real function behind `real` as a pointer of this type. */
+#define FIND(type, real, name)                                                                     \
+    __typeof__(type) name =                                                                        \
+        (__typeof__(type))msdu__ladder_find(&(real), __builtin_return_address(0))
+
+extern _Thread_local int msdu__inside;
+
+/* Setting MSDU_ATTACH=off: all is passed through, and MPI begins as the trainer asked. */
+bool msdu__is_on(void);
+
+/* As MPI declares them, with handles as integers. */
+int MPI_Init(int *argc, char ***argv);
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
+int MPI_Finalize(void);
+void msdu_attach_meet(void);
+void msdu_attach_lr(double lr);
+int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
+                  uintptr_t comm);
+int MPI_Iallreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
+                   uintptr_t comm, void *request);
+int MPI_Wait(void *request, void *status);
+int MPI_Waitall(int count, void *requests, void *statuses);
+int MPI_Waitany(int count, void *requests, int *index, void *status);
+int MPI_Waitsome(int count, void *requests, int *out_count, int *indices, void *statuses);
+int MPI_Test(void *request, int *flag, void *status);
+int MPI_Testall(int count, void *requests, int *flag, void *statuses);
+int MPI_Testany(int count, void *requests, int *index, int *flag, void *status);
+int MPI_Testsome(int count, void *requests, int *out_count, int *indices, void *statuses);
+
+/* As gfortran calls them. */
+void mpi_init_(int *error);
+void mpi_init_thread_(const int *required, int *provided, int *error);
+void mpi_finalize_(int *error);
+void mpi_allreduce_(const void *send, void *recv, const int *count, const int *type, const int *op,
+                    const int *comm, int *error);
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which calls of a stream of reductions are gradients? Pure. */
+#include "recognize.h"
+
+#include <string.h>
+
+#define REPEATS 3 /* of a period, before it is believed */
+
+static bool is_same(const msdu__call *x, const msdu__call *y)
+{
+    return x->count == y->count && x->kind == y->kind && x->is_candidate == y->is_candidate;
+}
+
+static void remember(msdu__recognizer *r, const msdu__call *call)
+{
+    if (r->seen_count == MSDU__CALLS_MAX) {
+        uint32_t half = MSDU__CALLS_MAX / 2;
+        memmove(r->seen, r->seen + half, (MSDU__CALLS_MAX - half) * sizeof(r->seen[0]));
+        r->seen_count -= half;
+    }
+    r->seen[r->seen_count++] = *call;
+}
+
+/* The first call from which on everything repeats after `period` calls. */
+static uint32_t periodic_from(const msdu__recognizer *r, uint32_t period)
+{
+    uint32_t from = r->seen_count - period;
+    while (from > 0 && is_same(&r->seen[from - 1], &r->seen[from - 1 + period])) {
+        from--;
+    }
+    return from;
+}
+
+/* The gradients of the period that begins at `from`; false if they are not what is wanted. */
+static bool take_tensors(msdu__recognizer *r, uint32_t from, uint32_t period)
+{
+    r->tensor_count = 0;
+    r->has_others = false;
+    for (uint32_t i = from; i < from + period; i++) {
+        if (!r->seen[i].is_candidate) {
+            r->has_others = true;
+        } else if (r->tensor_count == MSDU__TENSORS_MAX) {
+            return false;
+        } else {
+            r->tensors[r->tensor_count++] = r->seen[i];
+        }
+    }
+    return r->tensor_count > 0 && (r->tensors_wanted == 0 || r->tensor_count == r->tensors_wanted);
+}
+
+/* The step begins with the first candidate that repeats; where in a step are we now? */
+static void take_position(msdu__recognizer *r, uint32_t from)
+{
+    uint32_t candidates = 0;
+    for (uint32_t i = from; i < r->seen_count; i++) {
+        candidates += r->seen[i].is_candidate ? 1 : 0;
+    }
+    r->position = candidates % r->tensor_count;
+    r->state = r->position == 0 ? MSDU__FOLLOWING : MSDU__WAITING;
+    r->other_count = 0;
+}
+
+static void look_for_period(msdu__recognizer *r)
+{
+    for (uint32_t period = 1; period <= r->seen_count / REPEATS; period++) {
+        uint32_t from = periodic_from(r, period);
+        bool has_repeats = r->seen_count - from >= REPEATS * period;
+        if (has_repeats && take_tensors(r, from, period)) {
+            take_position(r, from);
+            return;
+        }
+    }
+}
+
+static void forget(msdu__recognizer *r)
+{
+    r->state = MSDU__LEARNING;
+    r->seen_count = 0;
+    r->tensor_count = 0;
+    r->position = 0;
+}
+
+/*
+ * Equal layers one after another look like a step of one tensor, until the first other call comes.
+ * Then learn again, and longer; once, because a trainer may also begin to evaluate.
+ */
+static bool is_doubtful(msdu__recognizer *r)
+{
+    r->other_count++;
+    if (r->has_others || r->has_doubted || r->tensor_count > 1 || r->tensors_wanted > 0 ||
+        r->other_count < 2) {
+        return false;
+    }
+    r->has_doubted = true;
+    r->least *= 4;
+    return true;
+}
+
+static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
+{
+    bool was_following = r->state == MSDU__FOLLOWING;
+    if (!is_same(call, &r->tensors[r->position])) {
+        forget(r);
+        remember(r, call);
+        return was_following ? MSDU__CALL_BREAKS : MSDU__CALL_OTHER;
+    }
+    *position_out = r->position;
+    r->position = (r->position + 1) % r->tensor_count;
+    if (!was_following && r->position == 0) {
+        r->state = MSDU__FOLLOWING;
+    }
+    return was_following ? MSDU__CALL_GRADIENT : MSDU__CALL_OTHER;
+}
+
+msdu__verdict msdu__recognize(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
+{
+    if (r->state != MSDU__LEARNING) {
+        if (call->is_candidate) {
+            return follow(r, call, position_out);
+        }
+        if (!is_doubtful(r)) {
+            return MSDU__CALL_OTHER;
+        }
+        bool was_following = r->state == MSDU__FOLLOWING;
+        forget(r);
+        remember(r, call);
+        return was_following ? MSDU__CALL_BREAKS : MSDU__CALL_OTHER;
+    }
+    remember(r, call);
+    if (call->is_candidate && r->seen_count >= r->least) {
+        look_for_period(r);
+    }
+    return MSDU__CALL_OTHER;
+}

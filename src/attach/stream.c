@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of a communicator's engine: settings, begin, break, end, and what is told of it. */
+#include "attach_mpi.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <msdu/msdu.h>
+
+/* --- settings --- */
+
+uint64_t msdu__attach_number(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    char *end = NULL;
+    if (text == NULL || *text == '\0') {
+        return otherwise;
+    }
+    uint64_t value = strtoull(text, &end, 10);
+    return *end == '\0' ? value : otherwise;
+}
+
+/* Is `count` in a list such as "1000,5000-6000"? */
+static bool is_listed(const char *list, uint64_t count)
+{
+    const char *at = list;
+    while (*at != '\0') {
+        char *end = NULL;
+        uint64_t low = strtoull(at, &end, 10);
+        uint64_t high = low;
+        if (*end == '-') {
+            high = strtoull(end + 1, &end, 10);
+        }
+        if (end == at) {
+            return false;
+        }
+        if (count >= low && count <= high) {
+            return true;
+        }
+        at = *end == ',' ? end + 1 : end;
+    }
+    return false;
+}
+
+bool msdu__attach_is_allowed(uint64_t count)
+{
+    const char *allow = getenv("MSDU_ATTACH_ALLOW");
+    const char *deny = getenv("MSDU_ATTACH_DENY");
+    return (allow == NULL || is_listed(allow, count)) && (deny == NULL || !is_listed(deny, count));
+}
+
+/* --- begin --- */
+
+static bool is_loud(void)
+{
+    const char *level = getenv("MSDU_LOG");
+    return level == NULL || strcmp(level, "error") != 0;
+}
+
+/* What one rank cannot do, none does: all are at the same call. */
+static bool agree(const msdu__stream *stream, bool is_good)
+{
+    int mine = is_good ? 1 : 0;
+    int all = 0;
+    (void)PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, stream->comm);
+    return all == 1;
+}
+
+static const char *refusal(void)
+{
+    int level = 0;
+    (void)PMPI_Query_thread(&level);
+    if (level != MPI_THREAD_MULTIPLE) {
+        return "MPI was initialized without MPI_THREAD_MULTIPLE";
+    }
+    return NULL;
+}
+
+void msdu__stream_begin(msdu__stream *stream)
+{
+    const msdu__recognizer *r = &stream->recognizer;
+    const char *why = refusal();
+    msdu_status status = MSDU_ERR_UNSUPPORTED;
+    if (stream->is_plain || msdu__engine_is_plain()) {
+        stream->is_plain = true;
+        return;
+    }
+    bool is_good = agree(stream, why == NULL);
+    if (is_good) {
+        status = msdu__engine_open(&stream->engine, r, MSDU_MPI_FAMILY,
+                                   (int)PMPI_Comm_c2f(stream->comm), stream->rank, stream->ranks);
+        why = msdu_last_error();
+        is_good = agree(stream, status == MSDU_OK);
+    }
+    if (!is_good) {
+        stream->is_plain = true;
+        if (stream->rank == 0 || status != MSDU_OK) {
+            (void)fprintf(stderr,
+                          "msdu: rank %d: not attached, all reductions are passed through: "
+                          "%s\n",
+                          stream->rank,
+                          why != NULL && *why != '\0' ? why : "another rank could not");
+        }
+        if (stream->engine.ctx != NULL) {
+            msdu__engine_close(&stream->engine);
+        }
+        return;
+    }
+    stream->engine.steps_before = stream->learned_calls / r->tensor_count;
+    stream->tensors = r->tensor_count;
+    stream->elements = 0;
+    for (uint32_t i = 0; i < r->tensor_count; i++) {
+        stream->elements += r->tensors[i].count;
+    }
+    if (stream->rank == 0 && is_loud()) {
+        (void)fprintf(stderr,
+                      "msdu: gradients recognized: %u reductions a step, %" PRIu64
+                      " elements, on a communicator of %d ranks; domain %s\n",
+                      r->tensor_count, stream->elements, stream->ranks,
+                      stream->engine.is_accumulated ? "accumulated" : "gradient");
+    }
+}
+
+/* --- end --- */
+
+static void keep_summary(msdu__stream *stream)
+{
+    stream->summary = (msdu_summary)MSDU_SUMMARY_INIT;
+    stream->has_summary = msdu_summary_get(stream->engine.ctx, &stream->summary) == MSDU_OK;
+}
+
+void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
+{
+    stream->is_plain = false;
+    if (stream->engine.ctx == NULL) {
+        return;
+    }
+    bool is_local = stream->engine.is_accumulated;
+    uint64_t steps = stream->engine.steps;
+    msdu_status status = msdu__engine_finish(&stream->engine);
+    if (stream->rank == 0 || status != MSDU_OK) {
+        (void)fprintf(stderr,
+                      "msdu: rank %d: the pattern of reductions changed after %" PRIu64
+                      " steps: one of %" PRIu64 " elements came unexpectedly; %s\n",
+                      stream->rank, steps, seen->count,
+                      is_local ? "ranks that took local steps cannot be joined by it"
+                               : "passing through, and learning anew");
+    }
+    keep_summary(stream);
+    msdu__engine_close(&stream->engine);
+    if (is_local) {
+        stream->has_failed = true;
+        (void)snprintf(stream->why, sizeof(stream->why),
+                       "the pattern of reductions changed under local steps; use "
+                       "MSDU_DOMAIN=gradient, or name the gradients by MSDU_ATTACH_ALLOW and "
+                       "MSDU_ATTACH_TENSORS");
+    }
+}
+
+static void tell_passed(const msdu__stream *stream)
+{
+    static const char *const reasons[MSDU__PASSED_REASONS] = {
+        "not a sum of float32 or float64", "small (MSDU_ATTACH_MIN_BYTES)", "denied by a list",
+        "while learning, or in no pattern", "gradients, exact as they are"};
+    (void)fprintf(stderr, "msdu: passed through:");
+    const char *comma = " ";
+    for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
+        if (stream->passed[i] > 0) {
+            (void)fprintf(stderr, "%s%" PRIu64 " %s", comma, stream->passed[i], reasons[i]);
+            comma = ", ";
+        }
+    }
+    (void)fprintf(stderr, "%s\n", comma[0] == ' ' ? " nothing" : "");
+}
+
+static void tell(const msdu__stream *stream)
+{
+    const msdu_summary *s = &stream->summary;
+    (void)fprintf(stderr,
+                  "msdu: communicator of %d ranks: %" PRIu64 " reductions taken as gradients\n",
+                  stream->ranks, stream->taken);
+    if (stream->has_summary && s->bytes_sent > 0) {
+        (void)fprintf(stderr,
+                      "msdu: %" PRIu64 " steps, %" PRIu64 " rounds, domain %s, interval %" PRIu64
+                      ", wire %s: %" PRIu64 " bytes sent by rank 0 instead of %" PRIu64
+                      ", %.1f times fewer\n",
+                      s->steps, s->rounds, s->domain, s->interval_steps, s->wire, s->bytes_sent,
+                      s->bytes_plain, (double)s->bytes_plain / (double)s->bytes_sent);
+    }
+    tell_passed(stream);
+}
+
+void msdu__stream_end(msdu__stream *stream)
+{
+    uint64_t passed = 0;
+    if (stream->engine.ctx != NULL) {
+        msdu_status status = msdu__engine_finish(&stream->engine);
+        if (status != MSDU_OK) {
+            (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
+        }
+        keep_summary(stream);
+        msdu__engine_close(&stream->engine);
+    }
+    for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
+        passed += stream->passed[i];
+    }
+    if (stream->rank == 0 && !stream->is_left_alone && is_loud() && passed + stream->taken > 0) {
+        tell(stream);
+    }
+    stream->is_left_alone = true;
+}

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A data-parallel trainer as a user would write it, with MPI and nothing else: fits a small linear
+ * model layer by layer with SGD and momentum. What it does with MPI is chosen by words:
+ *   overlap   MPI_Iallreduce for each layer, MPI_Waitall before the update
+ *   some      as overlap, with MPI_Waitsome; any: with MPI_Waitany; test: with MPI_Test
+ *   moving    the gradients' memory is new in every step
+ *   apart     separate send and receive buffers instead of MPI_IN_PLACE
+ *   double    float64
+ *   same      the same data on all ranks
+ *   adam      Adam in place of SGD
+ *   change    another layer appears after some steps
+ *   equal     all layers have the same size
+ *   local=H   parameter averaging every H steps by hand, from step W (learned=W) on, no gradients
+ *             reduced after it: what the library is compared with
+ *   steps=N   learned=W   h=H
+ * Rank 0 prints the loss of each step and at the end a sum of the parameters, in full precision.
+ */
+#include <mpi.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYERS_MAX 4
+#define DECAY      0.0
+#define MOMENTUM   0.9
+#define RATE       0.02
+
+typedef struct trainer {
+    bool is_overlap, is_some, is_any, is_test, is_moving, is_apart, is_double, is_same, is_adam;
+    bool is_changing, is_equal;
+    int steps, learned, local, warmup;
+    int rank, ranks, layers;
+    int count[LAYERS_MAX];
+    double *weight[LAYERS_MAX], *velocity[LAYERS_MAX], *second[LAYERS_MAX];
+    void *gradient[LAYERS_MAX], *reduced[LAYERS_MAX];
+    MPI_Comm comm;
+} trainer;
+
+static bool has_word(int argc, char **argv, const char *word)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], word) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int number(int argc, char **argv, const char *name, int otherwise)
+{
+    size_t length = strlen(name);
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=') {
+            return (int)strtol(argv[i] + length + 1, NULL, 10);
+        }
+    }
+    return otherwise;
+}
+
+static double noise(unsigned step, unsigned rank, unsigned layer, unsigned i)
+{
+    unsigned x = step * 2654435761U + rank * 40503U + layer * 9176U + i * 2246822519U + 12345U;
+    x ^= x >> 15;
+    x *= 2246822519U;
+    x ^= x >> 13;
+    x *= 3266489917U;
+    x ^= x >> 16;
+    return (double)x / 4294967296.0 - 0.5;
+}
+
+static void allocate(trainer *t)
+{
+    static const int counts[LAYERS_MAX] = {3001, 700, 513, 2000};
+    for (int l = 0; l < LAYERS_MAX; l++) {
+        t->count[l] = t->is_equal ? 1024 : counts[l];
+        size_t n = (size_t)t->count[l];
+        t->weight[l] = calloc(n, sizeof(double));
+        t->velocity[l] = calloc(n, sizeof(double));
+        t->second[l] = calloc(n, sizeof(double));
+        t->gradient[l] = calloc(n, sizeof(double));
+        t->reduced[l] = calloc(n, sizeof(double));
+    }
+}
+
+/* Each weight is drawn to a target of its own; the target differs by rank and step. */
+static double backward(trainer *t, int step)
+{
+    double loss = 0;
+    unsigned rank = t->is_same ? 0 : (unsigned)t->rank;
+    for (int l = 0; l < t->layers; l++) {
+        for (int i = 0; i < t->count[l]; i++) {
+            double scale = 1.0 + noise(7, 99 + rank, (unsigned)l, (unsigned)i);
+            double target =
+                sin(i * 0.1 + l) + noise((unsigned)step, rank, (unsigned)l, (unsigned)i);
+            double error = t->weight[l][i] - target;
+            double g = scale * error;
+            loss += 0.5 * scale * error * error;
+            if (t->is_double) {
+                ((double *)t->gradient[l])[i] = g;
+            } else {
+                ((float *)t->gradient[l])[i] = (float)g;
+            }
+        }
+    }
+    return loss;
+}
+
+static void move_memory(trainer *t)
+{
+    for (int l = 0; l < t->layers; l++) {
+        size_t bytes = (size_t)t->count[l] * sizeof(double);
+        void *gradient = malloc(bytes + 64);
+        void *reduced = malloc(bytes + 64);
+        free(t->gradient[l]);
+        free(t->reduced[l]);
+        t->gradient[l] = gradient;
+        t->reduced[l] = reduced;
+    }
+}
+
+static void wait_for_all(const trainer *t, MPI_Request *requests)
+{
+    int done[LAYERS_MAX];
+    MPI_Status statuses[LAYERS_MAX];
+    int left = t->layers;
+    if (t->is_some) {
+        while (left > 0) {
+            int count = 0;
+            MPI_Waitsome(t->layers, requests, &count, done, statuses);
+            left -= count;
+        }
+    } else if (t->is_any) {
+        for (; left > 0; left--) {
+            int index = 0;
+            MPI_Waitany(t->layers, requests, &index, MPI_STATUS_IGNORE);
+        }
+    } else if (t->is_test) {
+        for (int l = 0; l < t->layers; l++) {
+            for (int flag = 0; !flag;) {
+                MPI_Test(&requests[l], &flag, MPI_STATUS_IGNORE);
+            }
+        }
+    } else {
+        MPI_Waitall(t->layers, requests, statuses);
+    }
+}
+
+static void reduce_gradients(trainer *t)
+{
+    MPI_Request requests[LAYERS_MAX];
+    MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
+    size_t width = t->is_double ? sizeof(double) : sizeof(float);
+    for (int l = 0; l < t->layers; l++) {
+        const void *send = t->is_apart ? t->gradient[l] : MPI_IN_PLACE;
+        void *recv = t->is_apart ? t->reduced[l] : t->gradient[l];
+        if (t->is_overlap) {
+            MPI_Iallreduce(send, recv, t->count[l], type, MPI_SUM, t->comm, &requests[l]);
+        } else {
+            MPI_Allreduce(send, recv, t->count[l], type, MPI_SUM, t->comm);
+        }
+    }
+    if (t->is_overlap) {
+        wait_for_all(t, requests);
+    }
+    for (int l = 0; t->is_apart && l < t->layers; l++) {
+        memcpy(t->gradient[l], t->reduced[l], (size_t)t->count[l] * width);
+    }
+}
+
+static void update(trainer *t, int step, double scale)
+{
+    for (int l = 0; l < t->layers; l++) {
+        for (int i = 0; i < t->count[l]; i++) {
+            double g =
+                t->is_double ? ((double *)t->gradient[l])[i] : (double)((float *)t->gradient[l])[i];
+            double *v = &t->velocity[l][i];
+            double *s = &t->second[l][i];
+            g *= scale;
+            if (t->is_adam) {
+                *v = 0.9 * *v + 0.1 * g;
+                *s = 0.999 * *s + 0.001 * g * g;
+                double v_hat = *v / (1 - pow(0.9, step + 1));
+                double s_hat = *s / (1 - pow(0.999, step + 1));
+                t->weight[l][i] -= RATE * v_hat / (sqrt(s_hat) + 1e-8);
+            } else {
+                *v = MOMENTUM * *v + g;
+                t->weight[l][i] -= RATE * *v;
+            }
+        }
+    }
+}
+
+static void average_parameters(trainer *t)
+{
+    for (int l = 0; l < t->layers; l++) {
+        MPI_Allreduce(MPI_IN_PLACE, t->weight[l], t->count[l], MPI_DOUBLE, MPI_SUM, t->comm);
+        for (int i = 0; i < t->count[l]; i++) {
+            t->weight[l][i] /= t->ranks;
+        }
+    }
+}
+
+/* Losses, a norm and a count: what is no gradient, and must be exact. */
+static void report(trainer *t, int step, double loss)
+{
+    double sums[2] = {loss, 0};
+    float norm = 0;
+    int one = 1;
+    for (int i = 0; i < t->count[0]; i++) {
+        norm += (float)(t->weight[0][i] * t->weight[0][i]);
+    }
+    MPI_Allreduce(MPI_IN_PLACE, &one, 1, MPI_INT, MPI_SUM, t->comm);
+    MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_DOUBLE, MPI_SUM, t->comm);
+    MPI_Allreduce(MPI_IN_PLACE, &norm, 1, MPI_FLOAT, MPI_MAX, t->comm);
+    if (one != t->ranks) {
+        (void)fprintf(stderr, "step %d: a count of ranks became %d\n", step, one);
+        MPI_Abort(t->comm, 3);
+    }
+    if (t->rank == 0) {
+        (void)printf("step %d loss %.17g norm %.9g\n", step, sums[0] / t->ranks, (double)norm);
+    }
+}
+
+/* How far ranks are apart, and a fingerprint of where they are. */
+static void report_end(trainer *t)
+{
+    double sums[2] = {0, 0};
+    double low[2];
+    double high[2];
+    for (int l = 0; l < t->layers; l++) {
+        for (int i = 0; i < t->count[l]; i++) {
+            sums[0] += t->weight[l][i] * noise(1, 2, 3, (unsigned)i);
+            sums[1] += t->weight[l][i] * t->weight[l][i];
+        }
+    }
+    MPI_Allreduce(sums, low, 2, MPI_DOUBLE, MPI_MIN, t->comm);
+    MPI_Allreduce(sums, high, 2, MPI_DOUBLE, MPI_MAX, t->comm);
+    if (t->rank == 0) {
+        (void)printf("end %.17g %.17g apart %.3g\n", high[0], high[1],
+                     fmax(high[0] - low[0], high[1] - low[1]));
+    }
+}
+
+static void train(trainer *t)
+{
+    for (int step = 0; step < t->steps; step++) {
+        if (t->is_changing && step == t->steps / 2) {
+            t->layers = LAYERS_MAX;
+        }
+        if (t->is_moving) {
+            move_memory(t);
+        }
+        double loss = backward(t, step);
+        bool is_alone = t->local > 0 && step >= t->learned;
+        if (!is_alone) {
+            reduce_gradients(t);
+        }
+        update(t, step, is_alone ? 1.0 : 1.0 / t->ranks);
+        int since = step - t->learned + 1; /* steps of the library's own, with this one */
+        bool is_warm = since <= t->warmup;
+        if (is_alone && (is_warm || (since - t->warmup) % t->local == 0)) {
+            average_parameters(t);
+        }
+        report(t, step, loss);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    trainer t = {.layers = LAYERS_MAX - 1};
+    MPI_Init(&argc, &argv);
+    MPI_Comm_dup(MPI_COMM_WORLD, &t.comm);
+    MPI_Comm_rank(t.comm, &t.rank);
+    MPI_Comm_size(t.comm, &t.ranks);
+    t.is_some = has_word(argc, argv, "some");
+    t.is_any = has_word(argc, argv, "any");
+    t.is_test = has_word(argc, argv, "test");
+    t.is_overlap = has_word(argc, argv, "overlap") || t.is_some || t.is_any || t.is_test;
+    t.is_moving = has_word(argc, argv, "moving");
+    t.is_apart = has_word(argc, argv, "apart");
+    t.is_double = has_word(argc, argv, "double");
+    t.is_same = has_word(argc, argv, "same");
+    t.is_adam = has_word(argc, argv, "adam");
+    t.is_changing = has_word(argc, argv, "change");
+    t.is_equal = has_word(argc, argv, "equal");
+    t.steps = number(argc, argv, "steps", 60);
+    t.learned = number(argc, argv, "learned", 0);
+    t.local = number(argc, argv, "local", 0);
+    t.warmup = number(argc, argv, "warmup", 0);
+    allocate(&t);
+    train(&t);
+    report_end(&t);
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`msdu run`: trainers that nobody changed, under a real mpirun.
+
+test_attach.py --family NAME --mpirun FILE --msdu FILE --programs FOLDER: the family's trainers lie
+in the folder. Status 77 where mpirun is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+PATIENCE_S = 100
+RANKS = 4
+SGD = {
+    "MSDU_OPTIMIZER": "sgd",
+    "MSDU_MOMENTUM": "0.9",
+    "MSDU_INTERVAL": "fixed",
+    "MSDU_WIRE": "float32",
+    "MSDU_WARMUP_STEPS": "0",
+    "MSDU_ATTACH_LEARN": "18",
+}
+LEARNED = 4  # steps of the trainer until its pattern was seen three times: 18 calls, 6 a step
+EXACT_FIRST = 2  # fixed: a decision takes effect one round late, so two steps at h = 1
+
+options = argparse.Namespace()
+
+
+def job(*command: str, ranks: int = RANKS, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as ranks of a job, without settings of the caller."""
+    environment = {name: value for name, value in os.environ.items() if "MSDU" not in name}
+    environment.update(settings)
+    return subprocess.run(
+        [options.mpirun, "-n", str(ranks), *command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def program(name: str) -> str:
+    """A test program of this family."""
+    return str(options.programs / f"{name}_{options.family}")
+
+
+def plain(*words: str, name: str = "attach_trainer") -> subprocess.CompletedProcess[str]:
+    """The trainer as its author runs it."""
+    return job(program(name), *words)
+
+
+def attached(
+    *words: str, name: str = "attach_trainer", **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """The trainer under `msdu run`."""
+    return job(options.msdu, "run", "--", program(name), *words, **settings)
+
+
+def log(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Lines of a training log."""
+    return [line for line in done.stdout.splitlines() if line.startswith(("step ", "end "))]
+
+
+def losses(done: subprocess.CompletedProcess[str]) -> list[float]:
+    """Loss of each step."""
+    return [float(line.split()[3]) for line in log(done) if line.startswith("step")]
+
+
+def apart(done: subprocess.CompletedProcess[str]) -> float:
+    """How far ranks are apart at the end."""
+    return float(log(done)[-1].split()[-1])
+
+
+class Case(unittest.TestCase):
+    """What all tests share."""
+
+    def good(self, done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+        """A job that ended well, and trained."""
+        self.assertEqual(done.returncode, 0, done.stdout[-1000:] + done.stderr[-2000:])
+        self.assertGreater(len(log(done)), 10, done.stdout + done.stderr)
+        return done
+
+    def assert_near(self, one: list[float], two: list[float], tolerance: float) -> None:
+        """Element by element, relative to the larger."""
+        self.assertEqual(len(one), len(two))
+        for at, x in enumerate(one):
+            y = two[at]
+            self.assertLessEqual(abs(x - y), tolerance * max(abs(x), abs(y)), f"step {at}")
+
+    def ratio(self, done: subprocess.CompletedProcess[str]) -> float:
+        """Times fewer bytes, as the summary says."""
+        found = re.search(r"([0-9.]+) times fewer", done.stderr)
+        assert found is not None, done.stderr
+        return float(found.group(1))
+
+
+class Exact(Case):
+    """Settings under which nothing may change."""
+
+    def test_float32_every_step_equals_the_run_without_the_library_bit_for_bit(self) -> None:
+        for words in ([], ["overlap", "double"]):
+            done = self.good(attached(*words, MSDU_WIRE="float32"))
+            self.assertEqual(log(done), log(self.good(plain(*words))))
+            self.assertIn("exact as they are", done.stderr)
+
+    def test_off_and_denied_pass_everything_through(self) -> None:
+        reference = log(self.good(plain()))
+        self.assertEqual(log(self.good(attached(MSDU_ATTACH="off"))), reference)
+        done = self.good(attached(MSDU_ATTACH_DENY="513-3001"))
+        self.assertEqual(log(done), reference)
+        self.assertIn("180 denied by a list", done.stderr)
+
+    def test_local_steps_for_adam_are_refused_with_the_reason(self) -> None:
+        settings = {"MSDU_DOMAIN": "accumulated", "MSDU_OPTIMIZER": "adam"}
+        done = self.good(attached("adam", **settings))
+        self.assertEqual(log(done), log(self.good(plain("adam"))))
+        self.assertIn("needs optimizer sgd", done.stderr)
+
+
+class Narrow(Case):
+    """The default: four bits, for an optimizer that is not known."""
+
+    def test_training_is_as_good_and_ranks_stay_equal(self) -> None:
+        for words in ([], ["double"], ["equal"]):
+            done = self.good(attached(*words))
+            self.assert_near(losses(done), losses(self.good(plain(*words))), 0.02)
+            self.assertEqual(apart(done), 0)
+            self.assertIn("3 reductions a step", done.stderr)
+            self.assertIn("162 reductions taken as gradients", done.stderr)
+            self.assertGreater(self.ratio(done), 5)
+
+    def test_every_way_to_reduce_and_to_wait_gives_the_same_bits(self) -> None:
+        reference = log(self.good(attached()))
+        for word in ("overlap", "some", "any", "test", "moving", "apart"):
+            self.assertEqual(log(self.good(attached(word))), reference, word)
+
+    def test_changed_pattern_is_told_and_learned_anew(self) -> None:
+        done = self.good(attached("change"))
+        self.assertIn("the pattern of reductions changed after", done.stderr)
+        self.assertIn("4 reductions a step", done.stderr)
+        self.assert_near(losses(done), losses(self.good(plain("change"))), 0.02)
+        self.assertEqual(apart(done), 0)
+
+    def test_fortran_names_are_reached(self) -> None:
+        done = self.good(attached(name="attach_fortran"))
+        self.assert_near(losses(done), losses(self.good(plain(name="attach_fortran"))), 0.02)
+        self.assertIn("1 reductions a step, 5000 elements", done.stderr)
+
+
+class Local(Case):
+    """Local steps, for SGD as the settings describe it."""
+
+    def test_equals_parameter_averaging_written_by_hand(self) -> None:
+        done = self.good(attached("double", "steps=58", MSDU_INTERVAL_STEPS="4", **SGD))
+        by_hand = plain(
+            "double", "steps=58", "local=4", f"learned={LEARNED}", f"warmup={EXACT_FIRST}"
+        )
+        self.assert_near(losses(done), losses(self.good(by_hand)), 1e-11)
+        self.assertLess(apart(done), 1e-9)
+        synchronous = losses(self.good(plain("double", "steps=58")))
+        self.assertGreater(abs(synchronous[-1] - losses(done)[-1]), 1e-6)
+
+    def test_equal_data_give_the_same_log_with_any_interval(self) -> None:
+        reference = log(self.good(plain("double", "same")))
+        for steps in ("2", "7"):
+            done = self.good(attached("double", "same", MSDU_INTERVAL_STEPS=steps, **SGD))
+            self.assertEqual(log(done), reference)
+
+    def test_ranks_are_equal_where_it_is_asked_for(self) -> None:
+        settings = {"MSDU_INTERVAL_STEPS": "16", **SGD}
+        self.assertGreater(apart(self.good(attached("double", **settings))), 1e-6)
+        for name, value in (("MSDU_TOTAL_STEPS", "60"), ("MSDU_ATTACH_EQUAL_STEPS", "15")):
+            done = self.good(attached("double", **{**settings, name: value}))
+            self.assertLess(apart(done), 1e-9, name)
+
+    def test_four_bits_and_local_steps_send_little(self) -> None:
+        settings = {**SGD, "MSDU_WIRE": "int4", "MSDU_TOTAL_STEPS": "200"}
+        done = self.good(attached("steps=200", MSDU_INTERVAL_STEPS="4", **settings))
+        self.assertGreater(self.ratio(done), 16)
+        self.assert_near(losses(done), losses(self.good(plain("steps=200"))), 0.05)
+
+    def test_changed_pattern_under_local_steps_ends_with_one_line(self) -> None:
+        done = attached("change", MSDU_INTERVAL_STEPS="4", **SGD)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("the pattern of reductions changed under local steps", done.stderr)
+
+
+class Inert(unittest.TestCase):
+    """What is no trainer."""
+
+    def run_alone(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Without mpirun."""
+        return subprocess.run(
+            [options.msdu, "run", *words],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def test_shells_and_their_children_see_nothing(self) -> None:
+        done = self.run_alone("--", "sh", "-c", "echo $(echo inner | cat); exit 7")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (7, "inner\n", ""))
+
+    def test_trainer_under_a_shell_is_reached(self) -> None:
+        command = f"exec {program('attach_trainer')} steps=20"
+        done = job(options.msdu, "run", "--", "sh", "-c", command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("gradients recognized: 3", done.stderr)
+
+    def test_static_program_is_told_and_runs(self) -> None:
+        done = self.run_alone("--", str(options.programs / "attach_static"))
+        self.assertEqual((done.returncode, done.stdout), (0, "static\n"))
+        self.assertIn("linked statically", done.stderr)
+
+    def test_missing_program_and_no_program(self) -> None:
+        self.assertEqual(self.run_alone("--", "/nonesuch/trainer").returncode, 127)
+        self.assertEqual(self.run_alone().returncode, 2)
+
+
+def python_with_mpi4py() -> str | None:
+    """This Python or the distribution's, if it has mpi4py over the MPI that is tested."""
+    family = {"openmpi": "Open MPI", "mpich": "MPICH"}[options.family]
+    check = "import numpy, mpi4py.MPI as m; print(m.Get_library_version())"
+    for python in (sys.executable, "/usr/bin/python3"):
+        found = subprocess.run([python, "-c", check], capture_output=True, text=True, check=False)
+        if family in found.stdout:
+            return python
+    return None
+
+
+class Python(Case):
+    """mpi4py, whose extension brings MPI into the process late."""
+
+    def test_mpi4py_trainer_is_reached(self) -> None:
+        source = str(Path(__file__).with_name("attach_trainer.py"))
+        python = python_with_mpi4py()
+        if python is None:
+            self.skipTest(f"no Python with NumPy and mpi4py over {options.family}")
+        reference = job(python, "-B", source)
+        done = self.good(job(options.msdu, "run", "--", python, "-B", source))
+        self.assert_near(losses(done), losses(self.good(reference)), 0.05)
+        self.assertIn("1 reductions a step, 4000 elements", done.stderr)
+        self.assertGreater(self.ratio(done), 5)
+
+
+def main() -> int:
+    """Read what is ours from the command line; the rest is unittest's."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--family", required=True)
+    parser.add_argument("--mpirun", required=True)
+    parser.add_argument("--msdu", required=True)
+    parser.add_argument("--programs", required=True, type=Path)
+    _, rest = parser.parse_known_args(namespace=options)
+    if not os.access(options.mpirun, os.X_OK):
+        print(f"skipped: no mpirun of {options.family}")
+        return 77
+    result = unittest.main(argv=[sys.argv[0], *rest], exit=False).result
+    if result.wasSuccessful() and len(result.skipped) == result.testsRun:
+        return 77
+    return 0 if result.wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

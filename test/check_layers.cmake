@@ -46,6 +46,7 @@ check_own(correct)
 check_own(wire ../correct/vec.h)
 check_own(observe ../msdu_impl.h)
 check_own(backend ../msdu_impl.h)
+# What recognizes gradients is pure too; the rest of attach speaks to MPI and to the loader.
 foreach(stage slicer interval correct wire)
     check_pure(${stage})
 endforeach()

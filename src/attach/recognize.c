@@ -60,29 +60,22 @@ static void take_position(msdu__recognizer *r, uint32_t from)
     r->other_count = 0;
 }
 
+/* Three times the same, and as long as is asked for: equal layers are no steps. */
 static void look_for_period(msdu__recognizer *r)
 {
     for (uint32_t period = 1; period <= r->seen_count / REPEATS; period++) {
         uint32_t from = periodic_from(r, period);
-        bool has_repeats = r->seen_count - from >= REPEATS * period;
-        if (has_repeats && take_tensors(r, from, period)) {
+        uint32_t stretch = r->seen_count - from;
+        if (stretch >= REPEATS * period && stretch >= r->least && take_tensors(r, from, period)) {
             take_position(r, from);
             return;
         }
     }
 }
 
-static void forget(msdu__recognizer *r)
-{
-    r->state = MSDU__LEARNING;
-    r->seen_count = 0;
-    r->tensor_count = 0;
-    r->position = 0;
-}
-
 /*
- * Equal layers one after another look like a step of one tensor, until the first other call comes.
- * Then learn again, and longer; once, because a trainer may also begin to evaluate.
+ * Equal layers one after another look like steps of one tensor, until another call comes for the
+ * second time. Then learn again, and longer; once, because a trainer may also begin to evaluate.
  */
 static bool is_doubtful(msdu__recognizer *r)
 {
@@ -93,40 +86,49 @@ static bool is_doubtful(msdu__recognizer *r)
     }
     r->has_doubted = true;
     r->least *= 4;
+    r->seen_count = 0; /* steps begin behind this call */
     return true;
 }
 
-static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
+static msdu__verdict give_up(msdu__recognizer *r)
 {
     bool was_following = r->state == MSDU__FOLLOWING;
-    if (!is_same(call, &r->tensors[r->position])) {
-        forget(r);
-        remember(r, call);
-        return was_following ? MSDU__CALL_BREAKS : MSDU__CALL_OTHER;
+    r->state = MSDU__LEARNING;
+    r->tensor_count = 0;
+    r->position = 0;
+    return was_following ? MSDU__CALL_BREAKS : MSDU__CALL_OTHER;
+}
+
+/* The calls of the present step are remembered, so that after a change steps begin where they
+ * began before. */
+static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
+{
+    bool is_following = r->state == MSDU__FOLLOWING;
+    bool is_expected = is_same(call, &r->tensors[r->position]);
+    if (is_expected && is_following && r->position == 0) {
+        r->seen_count = 0;
+    }
+    remember(r, call);
+    if (!is_expected) {
+        return give_up(r);
     }
     *position_out = r->position;
     r->position = (r->position + 1) % r->tensor_count;
-    if (!was_following && r->position == 0) {
+    if (r->position == 0) {
         r->state = MSDU__FOLLOWING;
     }
-    return was_following ? MSDU__CALL_GRADIENT : MSDU__CALL_OTHER;
+    return is_following ? MSDU__CALL_GRADIENT : MSDU__CALL_OTHER;
 }
 
 msdu__verdict msdu__recognize(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
 {
-    if (r->state != MSDU__LEARNING) {
-        if (call->is_candidate) {
-            return follow(r, call, position_out);
-        }
-        if (!is_doubtful(r)) {
-            return MSDU__CALL_OTHER;
-        }
-        bool was_following = r->state == MSDU__FOLLOWING;
-        forget(r);
-        remember(r, call);
-        return was_following ? MSDU__CALL_BREAKS : MSDU__CALL_OTHER;
+    if (r->state != MSDU__LEARNING && call->is_candidate) {
+        return follow(r, call, position_out);
     }
     remember(r, call);
+    if (r->state != MSDU__LEARNING) {
+        return is_doubtful(r) ? give_up(r) : MSDU__CALL_OTHER;
+    }
     if (call->is_candidate && r->seen_count >= r->least) {
         look_for_period(r);
     }

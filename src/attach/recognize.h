@@ -7,8 +7,9 @@
  * on all ranks without a message.
  *
  * A call is a candidate if it could be a gradient (floating point, sum, not small). While learning
- * all calls are remembered; once the latest of them are three times the same period, the
- * candidates of that period are the tensors of a step. What is no candidate never matters again.
+ * all calls are remembered; once the latest `least` of them are the same period at least three
+ * times, the candidates of that period are the tensors of a step. What is no candidate does not
+ * matter from then on.
  */
 #ifndef MSDU_RECOGNIZE_H
 #define MSDU_RECOGNIZE_H

@@ -141,16 +141,28 @@ msdu_status mpi__life_begin(const msdu_host *host)
 
 /* --- the group --- */
 
+/* The handle in "mpi:HANDLE"; false: the rendezvous is another's, and not used. */
+static bool is_handle(const char *rendezvous, MPI_Fint *handle_out)
+{
+    static const char scheme[] = "mpi:";
+    char *end = NULL;
+    if (rendezvous == NULL || strncmp(rendezvous, scheme, sizeof(scheme) - 1) != 0) {
+        return false;
+    }
+    *handle_out = (MPI_Fint)strtol(rendezvous + sizeof(scheme) - 1, &end, 10);
+    return *end == '\0' && end != rendezvous + sizeof(scheme) - 1;
+}
+
 /* "mpi:HANDLE" names a communicator of the trainer by its Fortran handle; else all processes. */
 static msdu_status find_base(const msdu_host *host, MPI_Comm *base_out)
 {
     char text[MPI__TEXT_BYTES];
-    int handle = 0;
+    MPI_Fint handle = 0;
     int rank = -1;
     int ranks = 0;
     MPI_Comm base = MPI_COMM_WORLD;
-    if (host->rendezvous != NULL && sscanf(host->rendezvous, "mpi:%d", &handle) == 1) {
-        base = PMPI_Comm_f2c((MPI_Fint)handle);
+    if (is_handle(host->rendezvous, &handle)) {
+        base = PMPI_Comm_f2c(handle);
     }
     int code = PMPI_Comm_size(base, &ranks);
     code = code == MPI_SUCCESS ? PMPI_Comm_rank(base, &rank) : code;

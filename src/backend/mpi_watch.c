@@ -119,12 +119,12 @@ msdu_status mpi__watch_fail(struct msdu_comm *comm, msdu_status status, const ch
 {
     mpi__notice notice = {.kind = MPI__FAILED, .rank = comm->host->rank, .status = status};
     va_list args;
-    if (comm->status != MSDU_OK) {
-        return comm->status;
-    }
     va_start(args, format);
     (void)vsnprintf(notice.text, sizeof(notice.text), format, args);
     va_end(args);
+    if (comm->status != MSDU_OK) {
+        return comm->status;
+    }
     (void)keep_cause(comm, status, notice.text);
     (void)tell(comm, &notice, -1);
     flush(comm);

@@ -11,6 +11,10 @@
  *   adam      Adam in place of SGD
  *   change    another layer appears after some steps
  *   equal     all layers have the same size
+ *   decay     weight decay, and a learning rate that falls, told by msdu_attach_lr() if it is there
+ *   meet      msdu_attach_meet(), if it is there, before the last step
+ *   forks     a child process every few steps, as data loaders are
+ *   differ    the last rank reduces an element less in the middle; dies: it is killed there
  *   local=H   parameter averaging every H steps by hand, from step W (learned=W) on, no gradients
  *             reduced after it: what the library is compared with
  *   steps=N   learned=W   h=H
@@ -18,20 +22,24 @@
  */
 #include <mpi.h>
 
+#include <dlfcn.h>
 #include <math.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define LAYERS_MAX 4
-#define DECAY      0.0
+#define DECAY      0.01
 #define MOMENTUM   0.9
 #define RATE       0.02
 
 typedef struct trainer {
     bool is_overlap, is_some, is_any, is_test, is_moving, is_apart, is_double, is_same, is_adam;
-    bool is_changing, is_equal;
+    bool is_changing, is_equal, is_decaying, is_meeting, is_forking, is_differing, is_dying;
     int steps, learned, local, warmup;
     int rank, ranks, layers;
     int count[LAYERS_MAX];
@@ -149,6 +157,43 @@ static void wait_for_all(const trainer *t, MPI_Request *requests)
     }
 }
 
+static double rate_of(const trainer *t, int step)
+{
+    return t->is_decaying ? RATE * (1.0 - 0.5 * step / t->steps) : RATE;
+}
+
+/* What a user may do who knows of the library, and does not link it. */
+static void tell(const trainer *t, int step)
+{
+    void *symbol = dlsym(RTLD_DEFAULT, t->is_decaying ? "msdu_attach_lr" : "msdu_attach_meet");
+    void (*tell_rate)(double) = NULL;
+    void (*meet)(void) = NULL;
+    if (symbol != NULL && t->is_decaying) {
+        memcpy(&tell_rate, &symbol, sizeof(symbol));
+        tell_rate(rate_of(t, step));
+    } else if (symbol != NULL && t->is_meeting && step == t->steps - 1) {
+        memcpy(&meet, &symbol, sizeof(symbol));
+        meet();
+    }
+}
+
+static void trouble(trainer *t, int step)
+{
+    if (t->is_forking && step % 8 == 5) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            _exit(0);
+        }
+        (void)waitpid(pid, NULL, 0);
+    }
+    if (t->rank == t->ranks - 1 && step == t->steps / 2) {
+        if (t->is_dying) {
+            (void)raise(SIGKILL);
+        }
+        t->count[1] -= t->is_differing ? 1 : 0;
+    }
+}
+
 static void reduce_gradients(trainer *t)
 {
     MPI_Request requests[LAYERS_MAX];
@@ -179,7 +224,7 @@ static void update(trainer *t, int step, double scale)
                 t->is_double ? ((double *)t->gradient[l])[i] : (double)((float *)t->gradient[l])[i];
             double *v = &t->velocity[l][i];
             double *s = &t->second[l][i];
-            g *= scale;
+            g = g * scale + (t->is_decaying ? DECAY * t->weight[l][i] : 0);
             if (t->is_adam) {
                 *v = 0.9 * *v + 0.1 * g;
                 *s = 0.999 * *s + 0.001 * g * g;
@@ -188,7 +233,7 @@ static void update(trainer *t, int step, double scale)
                 t->weight[l][i] -= RATE * v_hat / (sqrt(s_hat) + 1e-8);
             } else {
                 *v = MOMENTUM * *v + g;
-                t->weight[l][i] -= RATE * *v;
+                t->weight[l][i] -= rate_of(t, step) * *v;
             }
         }
     }
@@ -254,6 +299,8 @@ static void train(trainer *t)
         if (t->is_moving) {
             move_memory(t);
         }
+        trouble(t, step);
+        tell(t, step);
         double loss = backward(t, step);
         bool is_alone = t->local > 0 && step >= t->learned;
         if (!is_alone) {
@@ -287,6 +334,11 @@ int main(int argc, char **argv)
     t.is_adam = has_word(argc, argv, "adam");
     t.is_changing = has_word(argc, argv, "change");
     t.is_equal = has_word(argc, argv, "equal");
+    t.is_decaying = has_word(argc, argv, "decay");
+    t.is_meeting = has_word(argc, argv, "meet");
+    t.is_forking = has_word(argc, argv, "forks");
+    t.is_differing = has_word(argc, argv, "differ");
+    t.is_dying = has_word(argc, argv, "dies");
     t.steps = number(argc, argv, "steps", 60);
     t.learned = number(argc, argv, "learned", 0);
     t.local = number(argc, argv, "local", 0);

@@ -167,6 +167,13 @@ class Local(Case):
         synchronous = losses(self.good(plain("double", "steps=58")))
         self.assertGreater(abs(synchronous[-1] - losses(done)[-1]), 1e-6)
 
+    def test_weight_decay_and_a_schedule_that_is_told_are_exact_too(self) -> None:
+        words = ("double", "decay", "steps=58")
+        optimizer = {"MSDU_WEIGHT_DECAY": "0.01", "MSDU_LR": "0.02", "MSDU_INTERVAL_STEPS": "4"}
+        done = self.good(attached(*words, **optimizer, **SGD))
+        by_hand = plain(*words, "local=4", f"learned={LEARNED}", f"warmup={EXACT_FIRST}")
+        self.assert_near(losses(done), losses(self.good(by_hand)), 1e-11)
+
     def test_equal_data_give_the_same_log_with_any_interval(self) -> None:
         reference = log(self.good(plain("double", "same")))
         for steps in ("2", "7"):
@@ -179,6 +186,8 @@ class Local(Case):
         for name, value in (("MSDU_TOTAL_STEPS", "60"), ("MSDU_ATTACH_EQUAL_STEPS", "15")):
             done = self.good(attached("double", **{**settings, name: value}))
             self.assertLess(apart(done), 1e-9, name)
+        done = self.good(attached("double", "meet", **settings))
+        self.assertLess(apart(done), 1e-9)
 
     def test_four_bits_and_local_steps_send_little(self) -> None:
         settings = {**SGD, "MSDU_WIRE": "int4", "MSDU_TOTAL_STEPS": "200"}
@@ -190,6 +199,25 @@ class Local(Case):
         done = attached("change", MSDU_INTERVAL_STEPS="4", **SGD)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("the pattern of reductions changed under local steps", done.stderr)
+
+
+class Hostile(Case):
+    """Each ends in correct training, or in a status and a line."""
+
+    def test_children_of_the_trainer_do_no_harm(self) -> None:
+        reference = log(self.good(attached()))
+        self.assertEqual(log(self.good(attached("forks"))), reference)
+
+    def test_rank_that_reduces_something_else_is_told(self) -> None:
+        done = attached("differ", MSDU_DEADLINE_MS="2000")
+        self.assertNotEqual(done.returncode, 0)
+        told = "rank 3: a reduction of 699 elements came|rank 3 did not reach operation"
+        self.assertRegex(done.stderr, told)
+
+    def test_killed_rank_ends_the_job(self) -> None:
+        done = attached("dies")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertLess(len(losses(done)), 60)
 
 
 class Inert(unittest.TestCase):

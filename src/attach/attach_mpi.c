@@ -48,6 +48,7 @@ static msdu__stream *stream_new(MPI_Comm comm)
     (void)PMPI_Comm_rank(comm, &stream->rank);
     (void)pthread_mutex_init(&stream->lock, NULL);
     stream->comm = comm;
+    stream->own = MPI_COMM_NULL;
     stream->ranks = ranks;
     stream->is_left_alone = is_inter || ranks == 1;
     stream->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
@@ -137,7 +138,7 @@ static bool is_taken(msdu__stream *stream, const msdu__reduction *call, uint32_t
     if (verdict == MSDU__CALL_BREAKS) {
         msdu__stream_break(stream, &seen);
     }
-    if (verdict != MSDU__CALL_GRADIENT) {
+    if (verdict != MSDU__CALL_GRADIENT || stream->has_failed) {
         stream->passed[MSDU__PASSED_UNKNOWN] += seen.is_candidate ? 1 : 0;
         return false;
     }

@@ -39,6 +39,7 @@ enum {
 typedef struct msdu__stream {
     pthread_mutex_t lock; /* of all below */
     MPI_Comm comm;
+    MPI_Comm own; /* for what ranks agree upon under way; since the first engine */
     int rank;
     int ranks;
     bool is_left_alone; /* one rank, or an intercommunicator */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <msdu/msdu.h>
 
@@ -89,6 +90,9 @@ void msdu__stream_begin(msdu__stream *stream)
     }
     bool is_good = agree(stream, why == NULL);
     if (is_good) {
+        if (stream->own == MPI_COMM_NULL) {
+            (void)PMPI_Comm_dup(stream->comm, &stream->own);
+        }
         status = msdu__engine_open(&stream->engine, r, MSDU_MPI_FAMILY,
                                    (int)PMPI_Comm_c2f(stream->comm), stream->rank, stream->ranks);
         why = msdu_last_error();
@@ -131,10 +135,40 @@ static void keep_summary(msdu__stream *stream)
     stream->has_summary = msdu_summary_get(stream->engine.ctx, &stream->summary) == MSDU_OK;
 }
 
+/* All ranks see the change at the same call, or one of them reduces something else. */
+static bool is_seen_by_all(const msdu__stream *stream)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    /* sooner than the others, who only see that this rank is late */
+    uint64_t left_ms = msdu__attach_number("MSDU_DEADLINE_MS", 60000) / 2;
+    MPI_Request request = MPI_REQUEST_NULL;
+    int is_done = 0;
+    (void)PMPI_Ibarrier(stream->own, &request);
+    (void)PMPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
+    for (; !is_done && left_ms > 0; left_ms--) {
+        (void)nanosleep(&pause, NULL);
+        (void)PMPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
+    }
+    return is_done != 0;
+}
+
+static void fail_alone(msdu__stream *stream, const msdu__call *seen)
+{
+    stream->has_failed = true;
+    (void)snprintf(stream->why, sizeof(stream->why),
+                   "a reduction of %" PRIu64 " elements came where another was due, and not all "
+                   "ranks differ so",
+                   seen->count);
+}
+
 void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
 {
     stream->is_plain = false;
     if (stream->engine.ctx == NULL) {
+        return;
+    }
+    if (!is_seen_by_all(stream)) {
+        fail_alone(stream, seen);
         return;
     }
     bool is_local = stream->engine.is_accumulated;

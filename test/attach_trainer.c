@@ -10,6 +10,7 @@
  *   same      the same data on all ranks
  *   adam      Adam in place of SGD
  *   change    another layer appears after some steps
+ *   freeze    a layer is not trained any more
  *   equal     all layers have the same size
  *   decay     weight decay, and a learning rate that falls, told by msdu_attach_lr() if it is there
  *   meet      msdu_attach_meet(), if it is there, before the last step
@@ -40,6 +41,7 @@
 typedef struct trainer {
     bool is_overlap, is_some, is_any, is_test, is_moving, is_apart, is_double, is_same, is_adam;
     bool is_changing, is_equal, is_decaying, is_meeting, is_forking, is_differing, is_dying;
+    bool is_freezing, is_frozen;
     int steps, learned, local, warmup;
     int rank, ranks, layers;
     int count[LAYERS_MAX];
@@ -199,7 +201,7 @@ static void reduce_gradients(trainer *t)
     MPI_Request requests[LAYERS_MAX];
     MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
     size_t width = t->is_double ? sizeof(double) : sizeof(float);
-    for (int l = 0; l < t->layers; l++) {
+    for (int l = t->is_frozen ? 1 : 0; l < t->layers; l++) {
         const void *send = t->is_apart ? t->gradient[l] : MPI_IN_PLACE;
         void *recv = t->is_apart ? t->reduced[l] : t->gradient[l];
         if (t->is_overlap) {
@@ -218,7 +220,7 @@ static void reduce_gradients(trainer *t)
 
 static void update(trainer *t, int step, double scale)
 {
-    for (int l = 0; l < t->layers; l++) {
+    for (int l = t->is_frozen ? 1 : 0; l < t->layers; l++) {
         for (int i = 0; i < t->count[l]; i++) {
             double g =
                 t->is_double ? ((double *)t->gradient[l])[i] : (double)((float *)t->gradient[l])[i];
@@ -299,6 +301,7 @@ static void train(trainer *t)
         if (t->is_moving) {
             move_memory(t);
         }
+        t->is_frozen = t->is_freezing && step >= t->steps / 2;
         trouble(t, step);
         tell(t, step);
         double loss = backward(t, step);
@@ -333,6 +336,7 @@ int main(int argc, char **argv)
     t.is_same = has_word(argc, argv, "same");
     t.is_adam = has_word(argc, argv, "adam");
     t.is_changing = has_word(argc, argv, "change");
+    t.is_freezing = has_word(argc, argv, "freeze");
     t.is_equal = has_word(argc, argv, "equal");
     t.is_decaying = has_word(argc, argv, "decay");
     t.is_meeting = has_word(argc, argv, "meet");

@@ -195,10 +195,19 @@ class Local(Case):
         self.assertGreater(self.ratio(done), 16)
         self.assert_near(losses(done), losses(self.good(plain("steps=200"))), 0.05)
 
-    def test_changed_pattern_under_local_steps_ends_with_one_line(self) -> None:
-        done = attached("change", MSDU_INTERVAL_STEPS="4", **SGD)
+    def test_new_layer_is_passed_through_and_local_steps_go_on(self) -> None:
+        settings = {"MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "60", **SGD}
+        done = self.good(attached("change", "double", **settings))
+        self.assertIn("one of 2000 elements, and what is like it, is passed through", done.stderr)
+        self.assert_near(losses(done), losses(self.good(plain("change", "double"))), 0.05)
+        self.assertLess(apart(done), 1e-9)
+
+    def test_layer_that_stays_away_ends_local_steps_with_one_line(self) -> None:
+        done = attached("freeze", MSDU_INTERVAL_STEPS="4", **SGD)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("the pattern of reductions changed under local steps", done.stderr)
+        frozen = self.good(attached("freeze"))  # the default learns anew
+        self.assert_near(losses(frozen), losses(self.good(plain("freeze"))), 0.02)
 
 
 class Hostile(Case):

@@ -165,6 +165,29 @@ START_TEST(a_change_breaks_once_and_is_learned_anew)
 }
 END_TEST
 
+/* A new layer among the others is left alone; a layer that stays away ends the patience. */
+START_TEST(patience_bears_strays_and_ends)
+{
+    const msdu__call step[] = {GRADIENT(64), GRADIENT(65), OTHER(1)};
+    uint32_t position = 0;
+    msdu__recognizer *r = recognizer(9, 0);
+    r->is_patient = true;
+    (void)learn(r, step, 3);
+    for (uint32_t i = 0; i < 20; i++) {
+        ck_assert_int_eq(see(r, step[0], &position), MSDU__CALL_GRADIENT);
+        ck_assert_int_eq(see(r, GRADIENT(66), &position), MSDU__CALL_STRAYS);
+        ck_assert_int_eq(see(r, step[1], &position), MSDU__CALL_GRADIENT);
+        ck_assert_uint_eq(position, 1);
+    }
+    ck_assert_int_eq(see(r, step[1], &position), MSDU__CALL_STRAYS);
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(see(r, step[1], &position), MSDU__CALL_STRAYS);
+    }
+    ck_assert_int_eq(see(r, step[1], &position), MSDU__CALL_BREAKS);
+    free(r);
+}
+END_TEST
+
 /* Also with far more calls before training than are remembered. */
 START_TEST(no_pattern_is_no_gradient)
 {
@@ -189,6 +212,7 @@ int main(void)
     tcase_add_test(tcase, the_number_of_tensors_may_be_given);
     tcase_add_test(tcase, evaluation_between_steps_changes_nothing);
     tcase_add_test(tcase, a_change_breaks_once_and_is_learned_anew);
+    tcase_add_test(tcase, patience_bears_strays_and_ends);
     tcase_add_test(tcase, no_pattern_is_no_gradient);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -137,6 +137,8 @@ static bool is_taken(msdu__stream *stream, const msdu__reduction *call, uint32_t
     stream->candidates += seen.is_candidate ? 1 : 0;
     if (verdict == MSDU__CALL_BREAKS) {
         msdu__stream_break(stream, &seen);
+    } else if (verdict == MSDU__CALL_STRAYS) {
+        msdu__stream_stray(stream, &seen);
     }
     if (verdict != MSDU__CALL_GRADIENT || stream->has_failed) {
         stream->passed[MSDU__PASSED_UNKNOWN] += seen.is_candidate ? 1 : 0;

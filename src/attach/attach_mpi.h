@@ -44,6 +44,7 @@ typedef struct msdu__stream {
     int ranks;
     bool is_left_alone; /* one rank, or an intercommunicator */
     bool is_plain;      /* passed through on purpose, or because there is no engine */
+    bool has_strayed;
     bool has_failed;
     char why[256]; /* has_failed */
     msdu__recognizer recognizer;
@@ -66,6 +67,8 @@ bool msdu__attach_is_allowed(uint64_t count);
 void msdu__stream_begin(msdu__stream *stream);
 /* A call that does not fit: end the engine, loudly. */
 void msdu__stream_break(msdu__stream *stream, const msdu__call *seen);
+/* One that does not fit while local steps are taken: told once, and left to MPI. */
+void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen);
 /* Finish, and tell what happened; once. */
 void msdu__stream_end(msdu__stream *stream);
 

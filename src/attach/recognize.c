@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define REPEATS 3 /* of a period, before it is believed */
+#define STRAYS  2 /* steps' worth of strays in a row end the patience */
 
 static bool is_same(const msdu__call *x, const msdu__call *y)
 {
@@ -110,8 +111,11 @@ static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_
     }
     remember(r, call);
     if (!is_expected) {
-        return give_up(r);
+        bool is_stray = is_following && r->is_patient && r->stray_count < STRAYS * r->tensor_count;
+        r->stray_count = is_stray ? r->stray_count + 1 : 0;
+        return is_stray ? MSDU__CALL_STRAYS : give_up(r);
     }
+    r->stray_count = 0;
     *position_out = r->position;
     r->position = (r->position + 1) % r->tensor_count;
     if (r->position == 0) {

@@ -112,6 +112,8 @@ void msdu__stream_begin(msdu__stream *stream)
         }
         return;
     }
+    /* Ranks that took local steps are joined by the same tensors only, so these are waited for. */
+    stream->recognizer.is_patient = stream->engine.is_accumulated;
     stream->engine.steps_before = stream->learned_calls / r->tensor_count;
     stream->tensors = r->tensor_count;
     stream->elements = 0;
@@ -191,6 +193,18 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
                        "MSDU_DOMAIN=gradient, or name the gradients by MSDU_ATTACH_ALLOW and "
                        "MSDU_ATTACH_TENSORS");
     }
+}
+
+void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen)
+{
+    if (!stream->has_strayed && stream->rank == 0) {
+        (void)fprintf(stderr,
+                      "msdu: rank 0: the pattern of reductions changed after %" PRIu64
+                      " steps: one of %" PRIu64 " elements, and what is like it, is passed "
+                      "through; local steps go on for the others\n",
+                      stream->engine.steps, seen->count);
+    }
+    stream->has_strayed = true;
 }
 
 static void tell_passed(const msdu__stream *stream)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "pipeline.h"
 
@@ -151,9 +152,23 @@ static bool announce_from_threads(ranks_self *self, int step)
     return self->status == MSDU_OK;
 }
 
+/* Every other one by looking at it, as MPI_Test() does. */
+static bool wait_alone(ranks_self *self, uint32_t t)
+{
+    const unsigned what = MSDU_GRADIENT | MSDU_ALONE | (t % 2 == 0 ? 0U : MSDU_NOW);
+    const struct timespec pause = {.tv_nsec = 100000};
+    msdu_status status = msdu_tensor_wait(self->ctx, t, (msdu_what)what);
+    while (status == MSDU_IN_PROGRESS && t % 2 != 0) {
+        (void)nanosleep(&pause, NULL);
+        status = msdu_tensor_wait(self->ctx, t, (msdu_what)what);
+    }
+    return is_ok(self, status);
+}
+
 static bool backward(ranks_self *self, int step)
 {
     const ranks_job *job = self->job;
+    bool is_alone = job->style == RANKS_ALONE;
     for (uint32_t t = job->tensor_count; t-- > 0;) {
         if (job->tensors[t].role != MSDU_ROLE_MODEL) {
             continue;
@@ -162,8 +177,11 @@ static bool backward(ranks_self *self, int step)
         if (job->computed != NULL) {
             job->computed(self, step, t);
         }
-        bool is_told = job->style == RANKS_IN_ORDER || job->style == RANKS_DEFERRED;
+        bool is_told = job->style == RANKS_IN_ORDER || job->style == RANKS_DEFERRED || is_alone;
         if (is_told && !is_ok(self, msdu_tensor_ready(self->ctx, t, MSDU_GRADIENT))) {
+            return false;
+        }
+        if (is_alone && !wait_alone(self, t)) {
             return false;
         }
     }

@@ -31,6 +31,7 @@ typedef enum ranks_style {
     RANKS_SILENT,   /* announces nothing, waits for everything at once */
     RANKS_THREADS,  /* gradients come from several threads in random order */
     RANKS_DEFERRED, /* the optimizer runs in the next forward pass */
+    RANKS_ALONE,    /* waits for each gradient before it computes the next */
 } ranks_style;
 
 typedef struct ranks_self ranks_self;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the accumulated-gradient domain: parameter averaging with local momentum, exactly. */
 #include <check.h>
+#include <math.h>
 
 #include "ranks.h"
 #include "reference.h"
@@ -110,6 +111,53 @@ START_TEST(warm_up_keeps_single_steps)
 }
 END_TEST
 
+/* As a trainer does that reduces one gradient after another. */
+START_TEST(equals_it_when_gradients_are_waited_for_one_by_one)
+{
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        ranks_job job = accumulated_job(ranks, 4);
+        job.style = RANKS_ALONE;
+        job.config.commit = "tensor";
+        job.config.settings = "fuse_bytes = 0\n";
+        job.config.domain = _i < 7 ? "accumulated" : "gradient";
+        set_optimizer(&job, _i % 7);
+        reference_check(&job, 1e-11);
+    }
+}
+END_TEST
+
+static void meet_in_step_10(ranks_self *self, int step)
+{
+    if (step == 10 && self->status == MSDU_OK) {
+        self->status = msdu_meet(self->ctx);
+    }
+}
+
+static double difference(const ranks_run *run, const ranks_job *job, int step)
+{
+    double worst = 0;
+    for (uint64_t i = 0; i < ranks_elements(job); i++) {
+        worst = fmax(
+            worst, fabs(ranks_row(&run->selves[0], step)[i] - ranks_row(&run->selves[1], step)[i]));
+    }
+    return worst;
+}
+
+START_TEST(ranks_meet_when_it_is_asked_for)
+{
+    ranks_job job = accumulated_job(2, 60);
+    ranks_run run;
+    job.stepped = meet_in_step_10;
+    set_optimizer(&job, 1);
+    ck_assert(ranks_go(&job, &run));
+    ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+    ck_assert_double_gt(difference(&run, &job, 10), 1e-6);
+    ck_assert_double_lt(difference(&run, &job, 11), 1e-12);
+    ck_assert_double_gt(difference(&run, &job, 12), 1e-6);
+    ranks_free(&run);
+}
+END_TEST
+
 static double falling_lr(const ranks_job *job, int step)
 {
     return job->config.lr / (1.0 + 0.1 * step);
@@ -138,6 +186,8 @@ int main(void)
     tcase_add_loop_test(tcase, equals_it_in_every_style_of_calls, 0, RANKS_THREADS + 1);
     tcase_add_test(tcase, needs_no_pointer_to_the_parameters);
     tcase_add_test(tcase, warm_up_keeps_single_steps);
+    tcase_add_loop_test(tcase, equals_it_when_gradients_are_waited_for_one_by_one, 0, 8);
+    tcase_add_test(tcase, ranks_meet_when_it_is_asked_for);
     tcase_add_loop_test(tcase, follows_the_learning_rate, 0, 7);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

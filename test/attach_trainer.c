@@ -10,6 +10,7 @@
  *   same      the same data on all ranks
  *   adam      Adam in place of SGD
  *   change    another layer appears after some steps
+ *   large     layers 40 times as long
  *   freeze    a layer is not trained any more
  *   equal     all layers have the same size
  *   decay     weight decay, and a learning rate that falls, told by msdu_attach_lr() if it is there
@@ -41,7 +42,7 @@
 typedef struct trainer {
     bool is_overlap, is_some, is_any, is_test, is_moving, is_apart, is_double, is_same, is_adam;
     bool is_changing, is_equal, is_decaying, is_meeting, is_forking, is_differing, is_dying;
-    bool is_freezing, is_frozen;
+    bool is_freezing, is_frozen, is_large;
     int steps, learned, local, warmup;
     int rank, ranks, layers;
     int count[LAYERS_MAX];
@@ -86,7 +87,7 @@ static void allocate(trainer *t)
 {
     static const int counts[LAYERS_MAX] = {3001, 700, 513, 2000};
     for (int l = 0; l < LAYERS_MAX; l++) {
-        t->count[l] = t->is_equal ? 1024 : counts[l];
+        t->count[l] = t->is_equal ? 1024 : counts[l] * (t->is_large ? 40 : 1);
         size_t n = (size_t)t->count[l];
         t->weight[l] = calloc(n, sizeof(double));
         t->velocity[l] = calloc(n, sizeof(double));
@@ -336,6 +337,7 @@ int main(int argc, char **argv)
     t.is_same = has_word(argc, argv, "same");
     t.is_adam = has_word(argc, argv, "adam");
     t.is_changing = has_word(argc, argv, "change");
+    t.is_large = has_word(argc, argv, "large");
     t.is_freezing = has_word(argc, argv, "freeze");
     t.is_equal = has_word(argc, argv, "equal");
     t.is_decaying = has_word(argc, argv, "decay");

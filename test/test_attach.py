@@ -189,11 +189,24 @@ class Local(Case):
         done = self.good(attached("double", "meet", **settings))
         self.assertLess(apart(done), 1e-9)
 
-    def test_four_bits_and_local_steps_send_little(self) -> None:
-        settings = {**SGD, "MSDU_WIRE": "int4", "MSDU_TOTAL_STEPS": "200"}
-        done = self.good(attached("steps=200", MSDU_INTERVAL_STEPS="4", **settings))
+
+class Bytes(Case):
+    """What is sent, and that training is as good."""
+
+    def test_unknown_optimizer_sends_a_seventh(self) -> None:
+        done = self.good(attached("large", "adam", "steps=40"))
+        self.assertGreater(self.ratio(done), 7.5)
+        self.assert_near(losses(done), losses(self.good(plain("large", "adam", "steps=40"))), 0.1)
+
+    def test_momentum_with_local_steps_sends_a_sixteenth(self) -> None:
+        settings = {**SGD, "MSDU_WIRE": "int4", "MSDU_TOTAL_STEPS": "60"}
+        done = self.good(attached("large", MSDU_INTERVAL_STEPS="4", **settings))
         self.assertGreater(self.ratio(done), 16)
-        self.assert_near(losses(done), losses(self.good(plain("steps=200"))), 0.05)
+        self.assert_near(losses(done), losses(self.good(plain("large"))), 0.05)
+
+
+class Changes(Case):
+    """Other gradients than before, under local steps."""
 
     def test_new_layer_is_passed_through_and_local_steps_go_on(self) -> None:
         settings = {"MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "60", **SGD}

@@ -292,7 +292,7 @@ typedef struct msdu__pipeline {
     _Atomic uint64_t skipped;         /* 1 + that step; written after skip_text; 0: none */
     _Atomic int status;               /* first failure; written under lock */
     _Atomic uint32_t waiters;         /* owner waits on `changed` */
-    _Atomic bool is_sequential; /* gradients are waited for one by one: the plan stays */
+    _Atomic bool is_sequential;       /* gradients are waited for one by one: the plan stays */
     _Atomic bool is_drained;
     _Atomic bool is_state_done;
 } msdu__pipeline;

@@ -147,6 +147,7 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "msdu_set_weight": [_CTX, c_double],
     "msdu_join": [_CTX],
     "msdu_synchronize": [_CTX],
+    "msdu_meet": [_CTX],
     "msdu_finish": [_CTX],
     "msdu_rollback": [_CTX],
     "msdu_state_get": [_CTX, c_void_p, c_size_t, ctypes.POINTER(c_size_t)],

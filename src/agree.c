@@ -15,7 +15,8 @@
 #define POLL_MOST_NS  1000000L
 #define WAIT_NS       1000000000ULL
 #define LINE_BYTES    400
-#define SHOWN_BYTES   120 /* of a line in an error */
+#define SHOWN_BYTES   120       /* of a line in an error */
+#define PIECE_BYTES   (4 << 20) /* of a device's memory, looked at on the host */
 
 static msdu_status no_memory(const msdu__pipeline *p)
 {
@@ -54,10 +55,12 @@ msdu_status msdu__agree_run(msdu__pipeline *p, msdu_op *op, uint32_t lane)
     return status;
 }
 
-static uint64_t hash_bytes(const void *data, uint64_t bytes)
+#define HASH_START 0xcbf29ce484222325ULL
+
+/* Go on with a hash; only the last piece may end within a word. */
+static uint64_t hash_more(uint64_t hash, const void *data, uint64_t bytes)
 {
     const unsigned char *at = data;
-    uint64_t hash = 0xcbf29ce484222325ULL;
     uint64_t word = 0;
     for (; bytes >= sizeof(word); bytes -= sizeof(word), at += sizeof(word)) {
         memcpy(&word, at, sizeof(word));
@@ -70,13 +73,41 @@ static uint64_t hash_bytes(const void *data, uint64_t bytes)
     return hash;
 }
 
-uint64_t msdu__agree_hash(const msdu__pipeline *p, msdu_role role)
+static uint64_t hash_bytes(const void *data, uint64_t bytes)
+{
+    return hash_more(HASH_START, data, bytes);
+}
+
+/* Of a parameter, wherever it lies. A copy that fails is the context's failure. */
+static uint64_t hash_parameter(msdu__pipeline *p, const msdu__tensor *t)
+{
+    uint64_t bytes = t->count * msdu__dtype_bytes(t->dtype);
+    uint64_t hash = HASH_START;
+    uint64_t piece = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+    if (p->device == NULL) {
+        return hash_bytes(t->parameter, bytes);
+    }
+    char *copy = malloc(piece);
+    msdu_status status = copy != NULL ? MSDU_OK : no_memory(p);
+    for (uint64_t at = 0; at < bytes && status == MSDU_OK; at += piece) {
+        uint64_t count = bytes - at < piece ? bytes - at : piece;
+        status = msdu__pass_copy(p, copy, (const char *)t->parameter + at, count);
+        hash = status == MSDU_OK ? hash_more(hash, copy, count) : hash;
+    }
+    free(copy);
+    if (status != MSDU_OK) {
+        msdu__pipeline_fail(p, status, msdu_last_error());
+    }
+    return hash;
+}
+
+uint64_t msdu__agree_hash(msdu__pipeline *p, msdu_role role)
 {
     uint64_t hash = 0;
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         const msdu__tensor *t = &p->tensors[i];
         if (t->role == (int32_t)role && t->parameter != NULL) {
-            hash = hash * 31 + hash_bytes(t->parameter, t->count * msdu__dtype_bytes(t->dtype));
+            hash = hash * 31 + hash_parameter(p, t);
         }
     }
     return hash;
@@ -94,20 +125,20 @@ static int describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
 }
 
 /* Ranks that start from different parameters would train different models. */
-static int describe_value(const msdu__pipeline *p, uint32_t id, char *line)
+static int describe_value(msdu__pipeline *p, uint32_t id, char *line)
 {
     const msdu__tensor *t = &p->tensors[id];
     bool is_compared = t->role == MSDU_ROLE_MODEL || t->role == MSDU_ROLE_FIXED;
     if (!is_compared || t->parameter == NULL || p->settings.broadcast) {
         return 0;
     }
-    uint64_t hash = hash_bytes(t->parameter, t->count * msdu__dtype_bytes(t->dtype));
+    uint64_t hash = hash_parameter(p, t);
     return snprintf(line, LINE_BYTES,
                     "values of tensor %u (see setting broadcast) hash %016" PRIx64 ", '%s'\n", id,
                     hash, t->name);
 }
 
-char *msdu__agree_describe(const msdu__pipeline *p, bool has_values)
+char *msdu__agree_describe(msdu__pipeline *p, bool has_values)
 {
     size_t settings = msdu__settings_describe(&p->settings, NULL, 0);
     size_t bytes = settings + LINE_BYTES + 2 * LINE_BYTES * (size_t)p->tensor_count;
@@ -234,6 +265,7 @@ static msdu_status broadcast(msdu__pipeline *p)
         }
         msdu_op op = {
             .kind = MSDU_OP_BROADCAST,
+            .place = msdu__place(p),
             .count = t->count * msdu__dtype_bytes(t->dtype),
             .recv = t->parameter,
         };
@@ -253,5 +285,6 @@ msdu_status msdu__agree(msdu__pipeline *p)
     }
     msdu_status status = compare(p, text);
     free(text);
+    status = status == MSDU_OK ? msdu__pipeline_status(p) : status; /* a device's copies */
     return status == MSDU_OK && p->settings.broadcast ? broadcast(p) : status;
 }

@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a slice means in each domain: what is captured, where it is reduced, what is done with the
- * mean. Loops over memory only; runs on the communication thread.
+ * mean. Passes over memory only (pass.h); runs on the communication thread.
  */
 #include "pipeline.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "correct/vec.h"
-
-#define REDUCED_CHUNK                                                                              \
-    1024 /* elements scaled and summed while they are in the first cache levels                    \
-          */
-
 /* One tensor's part of a slice. */
 typedef struct piece {
     char *memory;   /* its gradient or parameter */
     uint64_t at;    /* first element within the slice */
     uint64_t count; /* elements */
-    uint32_t tensor;
+    uint32_t segment;
 } piece;
 
 /* Only the pointer that is meant is read: the trainer may just be moving the other one. */
@@ -35,7 +29,7 @@ static piece piece_at(const msdu__pipeline *p, uint32_t slice, uint32_t index, u
         .memory = memory + segment->offset * msdu__dtype_bytes(tensor->dtype),
         .at = at,
         .count = segment->count,
-        .tensor = segment->tensor,
+        .segment = cut->first_segment + index,
     };
 }
 
@@ -56,25 +50,47 @@ static void *offset_of(void *base, int32_t dtype, uint64_t elements)
     return base == NULL ? NULL : (char *)base + elements * working_bytes(dtype);
 }
 
-/* in (dtype) to working type */
-static void load(const void *in, int32_t dtype, void *out, uint64_t count)
+/* in (dtype) to working type, or, as a store, back */
+static void convert(msdu__pipeline *p, msdu_pass_kind kind, const void *in, void *out,
+                    int32_t dtype, uint64_t count)
 {
     assert(in != NULL && out != NULL);
-    if (dtype == MSDU_FLOAT64 || dtype == MSDU_FLOAT32) {
-        memcpy(out, in, count * working_bytes(dtype));
-    } else {
-        msdu__vec_widen(in, dtype, out, count);
-    }
+    msdu__pass pass = {.data = {.kind = kind,
+                                .dtype = dtype,
+                                .count = count,
+                                .is_late = kind == MSDU_PASS_STORE,
+                                .in = in,
+                                .out = out}};
+    msdu__pass_run(p, &pass);
 }
 
-static void store(const void *in, int32_t dtype, void *out, uint64_t count)
+static void fill(msdu__pipeline *p, void *out, int byte, uint64_t bytes, bool is_late)
 {
-    assert(in != NULL && out != NULL);
-    if (dtype == MSDU_FLOAT64 || dtype == MSDU_FLOAT32) {
-        memcpy(out, in, count * working_bytes(dtype));
-    } else {
-        msdu__vec_narrow(in, dtype, out, count);
-    }
+    msdu__pass pass = {
+        .data = {
+            .kind = MSDU_PASS_FILL, .byte = byte, .count = bytes, .is_late = is_late, .out = out}};
+    msdu__pass_run(p, &pass);
+}
+
+static void copy(msdu__pipeline *p, void *out, const void *in, uint64_t bytes, bool is_late)
+{
+    msdu__pass pass = {
+        .data = {.kind = MSDU_PASS_COPY, .count = bytes, .is_late = is_late, .in = in, .out = out}};
+    msdu__pass_run(p, &pass);
+}
+
+/* sums: NULL, or where the sum of squares afterwards goes */
+static void scale(msdu__pipeline *p, void *x, int32_t dtype, uint64_t count, double factor,
+                  msdu_sums *sums, bool is_late)
+{
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
+                                .dtype = dtype,
+                                .count = count,
+                                .is_late = is_late,
+                                .factor = factor,
+                                .out = x,
+                                .sums = sums}};
+    msdu__pass_run(p, &pass);
 }
 
 void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
@@ -86,21 +102,22 @@ void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
     return p->runs[slice].buf;
 }
 
-/* A mean that is applied at once needs no snapshot: the parameters still are what was captured. */
-static msdu__arrays arrays_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
-                              const piece *part)
+/* Memory of a slice's part. A mean that is applied at once needs no snapshot: the parameters still
+ * are what was captured. */
+static msdu_pass arrays_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
+                           const piece *part)
 {
     const msdu__run *run = &p->runs[slice];
     void *snapshot = f->round.delay_steps > 0 ? run->snapshot : NULL;
     int32_t dtype = p->slicing.slices[slice].dtype;
-    return (msdu__arrays){
+    return (msdu_pass){
+        .dtype = dtype,
+        .count = part->count,
         .param = part->memory,
         .anchor = offset_of(run->anchor, dtype, part->at),
         .update = offset_of(run->buf, dtype, part->at),
         .momentum = offset_of(run->momentum, dtype, part->at),
         .snapshot = offset_of(snapshot, dtype, part->at),
-        .count = part->count,
-        .dtype = dtype,
     };
 }
 
@@ -115,28 +132,32 @@ static msdu__recursion_args recursion_args(msdu__pipeline *p)
     };
 }
 
-static msdu__recursion_state recursion_state(const msdu__run *run, int32_t dtype, uint64_t at)
-{
-    return (msdu__recursion_state){
-        .drift = offset_of(run->recursion.drift, dtype, at),
-        .velocity = offset_of(run->recursion.velocity, dtype, at),
-        .trace = offset_of(run->recursion.trace, dtype, at),
-    };
-}
-
-static void capture_gradient(const msdu__pipeline *p, uint32_t slice, const piece *part,
-                             msdu__sums *sums)
+/* A pass of the recursion over a part; in and out are the kind's. */
+static void recur(msdu__pipeline *p, uint32_t slice, const msdu__recursion_args *args,
+                  msdu_pass data, const piece *part)
 {
     const msdu__run *run = &p->runs[slice];
     int32_t dtype = p->slicing.slices[slice].dtype;
-    const void *x = part->memory;
-    if (run->is_staged) {
-        void *buf = offset_of(run->buf, dtype, part->at);
-        load(part->memory, dtype, buf, part->count);
-        x = buf;
-        dtype = dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
-    }
-    sums->update_sq += msdu__vec_sum_sq(x, dtype, part->count, &sums->has_bad);
+    data.dtype = dtype;
+    data.count = part->count;
+    data.drift = offset_of(run->recursion.drift, dtype, part->at);
+    data.velocity = offset_of(run->recursion.velocity, dtype, part->at);
+    data.trace = offset_of(run->recursion.trace, dtype, part->at);
+    msdu__pass pass = {.data = data, .recursion = args};
+    msdu__pass_run(p, &pass);
+}
+
+static void capture_gradient(msdu__pipeline *p, uint32_t slice, const piece *part, msdu_sums *sums)
+{
+    const msdu__run *run = &p->runs[slice];
+    int32_t dtype = p->slicing.slices[slice].dtype;
+    msdu__pass pass = {.data = {.kind = run->is_staged ? MSDU_PASS_LOAD : MSDU_PASS_NORM,
+                                .dtype = dtype,
+                                .count = part->count,
+                                .in = part->memory,
+                                .out = offset_of(run->buf, dtype, part->at),
+                                .sums = sums}};
+    msdu__pass_run(p, &pass);
 }
 
 /* Gradients that do not count are not even read; without input a shadowed optimizer stands still.
@@ -149,25 +170,27 @@ static bool is_unread(const msdu__pipeline *p, const msdu__fragment *f)
 }
 
 static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
-                          const piece *part, msdu__sums *sums)
+                          const piece *part)
 {
     msdu__run *run = &p->runs[slice];
     int32_t dtype = p->slicing.slices[slice].dtype;
+    void *buf = offset_of(run->buf, dtype, part->at);
+    msdu_sums *sums = f->round.is_exact ? NULL : &p->captured[part->segment];
     if (run->is_state) {
-        load(part->memory, dtype, offset_of(run->buf, dtype, part->at), part->count);
+        convert(p, MSDU_PASS_LOAD, part->memory, buf, dtype, part->count);
     } else if (is_unread(p, f)) {
         return;
     } else if (f->round.is_gradient) {
         capture_gradient(p, slice, part, sums);
     } else if (p->is_accumulated && !f->round.is_exact) {
         msdu__recursion_args args = recursion_args(p);
-        msdu__recursion_state state = recursion_state(run, dtype, part->at);
-        msdu__recursion_capture(&args, &state, part->memory, offset_of(run->buf, dtype, part->at),
-                                part->count, dtype, sums);
+        msdu_pass data = {.kind = MSDU_PASS_DRIFT, .in = part->memory, .out = buf, .sums = sums};
+        recur(p, slice, &args, data, part);
     } else {
-        msdu__arrays arrays = arrays_of(p, f, slice, part);
-        void *snapshot = f->round.delay_steps > 0 ? run->snapshot : NULL;
-        msdu__correct_capture(&arrays, offset_of(snapshot, dtype, part->at), sums);
+        msdu__pass pass = {.data = arrays_of(p, f, slice, part)};
+        pass.data.kind = MSDU_PASS_CAPTURE;
+        pass.data.sums = sums;
+        msdu__pass_run(p, &pass);
     }
 }
 
@@ -183,9 +206,9 @@ static void weigh(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
     uint64_t count = p->slicing.slices[slice].count;
     int32_t dtype = working_dtype(p, slice);
     if (msdu__voice_of(f)->weight == 0) {
-        memset(x, 0, count * working_bytes(dtype));
+        fill(p, x, 0, count * working_bytes(dtype), false);
     } else {
-        msdu__vec_scale(x, dtype, msdu__voice_of(f)->weight, count);
+        scale(p, x, dtype, count, msdu__voice_of(f)->weight, NULL, false);
     }
 }
 
@@ -194,18 +217,37 @@ void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
         piece part = piece_at(p, slice, i, at, memory_of(p, f, slice));
-        msdu__sums sums = {0};
-        capture_piece(p, f, slice, &part, &sums);
-        f->sums.update_sq += sums.update_sq;
-        f->sums.weight_sq += sums.weight_sq;
-        if (sums.has_bad && f->bad_tensor == 0) {
-            f->bad_tensor = part.tensor + 1;
-        }
+        capture_piece(p, f, slice, &part);
         at += part.count;
     }
     if (msdu__voice_of(f)->weight != 1) {
         weigh(p, f, slice);
     }
+}
+
+/* In slice order and not as slices became ready, so that a run repeated sums the same bits. */
+void msdu__domain_sums(msdu__pipeline *p, msdu__fragment *f)
+{
+    f->sums = (msdu__sums){0};
+    f->bad_tensor = 0;
+    for (uint32_t k = 0; k < f->slice_count; k++) {
+        const msdu__slice *cut = &p->slicing.slices[f->members[k]];
+        for (uint32_t i = cut->first_segment; i < cut->first_segment + cut->segments; i++) {
+            f->sums.update_sq += p->captured[i].update_sq;
+            f->sums.weight_sq += p->captured[i].weight_sq;
+            if (p->captured[i].bad != 0 && f->bad_tensor == 0) {
+                f->bad_tensor = p->slicing.segments[i].tensor + 1;
+            }
+        }
+    }
+}
+
+void msdu__domain_forget_sums(msdu__pipeline *p, uint32_t slice)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    memset(&p->captured[cut->first_segment], 0, cut->segments * sizeof(*p->captured));
+    memset(&p->applied[cut->first_segment], 0, cut->segments * sizeof(*p->applied));
+    memset(p->runs[slice].found, 0, sizeof(*p->runs[slice].found));
 }
 
 static void store_gradients(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
@@ -214,7 +256,8 @@ static void store_gradients(msdu__pipeline *p, const msdu__fragment *f, uint32_t
     uint64_t at = 0;
     for (uint32_t i = 0; i < cut->segments && !msdu__voice_of(f)->is_absent; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
-        store(offset_of(p->runs[slice].buf, cut->dtype, at), cut->dtype, part.memory, part.count);
+        convert(p, MSDU_PASS_STORE, offset_of(p->runs[slice].buf, cut->dtype, at), part.memory,
+                cut->dtype, part.count);
         at += part.count;
     }
 }
@@ -222,23 +265,15 @@ static void store_gradients(msdu__pipeline *p, const msdu__fragment *f, uint32_t
 void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
-    const msdu__slice *cut = &p->slicing.slices[slice];
-    void *buf = msdu__domain_buffer(p, f, slice);
-    int32_t dtype = working_dtype(p, slice);
     bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
     bool needs_norm =
         f->round.is_gradient || p->is_accumulated || (p->chain.needs & MSDU__NEEDS_NORM) != 0;
-    run->mean_sq = 0;
-    for (uint64_t at = 0; at < cut->count; at += REDUCED_CHUNK) {
-        uint64_t count = cut->count - at < REDUCED_CHUNK ? cut->count - at : REDUCED_CHUNK;
-        void *x = offset_of(buf, cut->dtype, at);
-        bool has_bad = false; /* known from the capture already, with its rank */
-        if (!run->is_narrow && !is_sum) {
-            msdu__vec_scale(x, dtype, 1.0 / p->ranks, count);
-        }
-        if (needs_norm && !run->is_state) {
-            run->mean_sq += msdu__vec_sum_sq(x, dtype, count, &has_bad);
-        }
+    double factor = run->is_narrow || is_sum ? 1 : 1.0 / p->ranks;
+    msdu_sums *sums = needs_norm && !run->is_state ? &run->found->mean : NULL;
+    if (factor != 1 || sums != NULL) {
+        /* a bad value is known from the capture already, with its rank */
+        scale(p, msdu__domain_buffer(p, f, slice), working_dtype(p, slice),
+              p->slicing.slices[slice].count, factor, sums, true);
     }
     if (f->round.is_gradient && run->is_staged) {
         store_gradients(p, f, slice);
@@ -248,35 +283,40 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 /* The weights are known: of the sum, divided by the number of ranks, to the mean. */
 static void rescale(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
-    msdu__vec_scale(msdu__domain_buffer(p, f, slice), working_dtype(p, slice), f->scale,
-                    p->slicing.slices[slice].count);
+    scale(p, msdu__domain_buffer(p, f, slice), working_dtype(p, slice),
+          p->slicing.slices[slice].count, f->scale, NULL, true);
     if (f->round.is_gradient && p->runs[slice].is_staged) {
         store_gradients(p, f, slice);
     }
 }
 
+static void correct_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, const piece *part)
+{
+    msdu__pass pass = {
+        .data = arrays_of(p, f, slice, part),
+        .chain = f->round.is_exact ? &p->mean_chain : &p->chain,
+        .correct = &p->correct_args,
+    };
+    pass.data.kind = MSDU_PASS_APPLY;
+    pass.data.is_late = 1;
+    pass.data.sums = f->round.is_exact ? NULL : &p->applied[part->segment];
+    msdu__pass_run(p, &pass);
+}
+
 static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, const piece *part)
 {
-    msdu__run *run = &p->runs[slice];
+    const msdu__run *run = &p->runs[slice];
     int32_t dtype = p->slicing.slices[slice].dtype;
+    void *buf = offset_of(run->buf, dtype, part->at);
     if (run->is_state) {
-        store(offset_of(run->buf, dtype, part->at), dtype, part->memory, part->count);
-        return;
-    }
-    if (p->is_accumulated && !f->round.is_exact) {
+        convert(p, MSDU_PASS_STORE, buf, part->memory, dtype, part->count);
+    } else if (p->is_accumulated && !f->round.is_exact) {
         msdu__recursion_args args = recursion_args(p);
-        msdu__recursion_state state = recursion_state(run, dtype, part->at);
         args.lr = f->is_void ? 0 : args.lr; /* there is no mean: a local step after all */
-        msdu__recursion_apply(&args, &state, offset_of(run->buf, dtype, part->at), NULL,
-                              part->memory, part->count, dtype);
-        return;
-    }
-    msdu__arrays arrays = arrays_of(p, f, slice, part);
-    msdu__sums sums = {0};
-    const msdu__chain *chain = f->round.is_exact ? &p->mean_chain : &p->chain;
-    msdu__correct_apply(chain, &p->correct_args, &arrays, &sums);
-    if ((p->chain.needs & MSDU__NEEDS_NORM) == 0) {
-        f->mean_sq += sums.update_sq;
+        msdu_pass data = {.kind = MSDU_PASS_MEET, .is_late = 1, .in = buf, .out = part->memory};
+        recur(p, slice, &args, data, part);
+    } else {
+        correct_piece(p, f, slice, part);
     }
 }
 
@@ -310,33 +350,31 @@ void msdu__domain_local(msdu__pipeline *p, uint32_t slice)
     if (p->is_absent) {
         return;
     }
-    int32_t dtype = p->slicing.slices[slice].dtype;
     msdu__recursion_args args = recursion_args(p);
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
-        msdu__recursion_state state = recursion_state(&p->runs[slice], dtype, at);
-        msdu__sums sums = {0};
-        msdu__recursion_local(&args, &state, part.memory, part.count, dtype, &sums);
+        msdu_pass data = {.kind = MSDU_PASS_LOCAL, .out = part.memory};
+        recur(p, slice, &args, data, &part);
         at += part.count;
     }
 }
 
 void msdu__domain_forget(msdu__pipeline *p, uint32_t slice)
 {
+    const msdu__slice *cut = &p->slicing.slices[slice];
     void *drift = p->runs[slice].recursion.drift;
     if (drift != NULL) {
-        memset(drift, 0,
-               p->slicing.slices[slice].count * working_bytes(p->slicing.slices[slice].dtype));
+        fill(p, drift, 0, cut->count * working_bytes(cut->dtype), true);
     }
 }
 
-static void clear_residuals(msdu__pipeline *p, uint32_t slice)
+static void clear_residuals(msdu__pipeline *p, uint32_t slice, bool is_late)
 {
     msdu__run *run = &p->runs[slice];
     if (run->has_residual) {
-        memset(run->residual, 0, p->slicing.slices[slice].count * sizeof(float));
-        memset(run->owner_residual, 0, run->share_count[p->rank] * sizeof(float));
+        fill(p, run->residual, 0, p->slicing.slices[slice].count * sizeof(float), is_late);
+        fill(p, run->owner_residual, 0, run->share_count[p->rank] * sizeof(float), is_late);
         run->has_residual = false;
     }
 }
@@ -346,8 +384,9 @@ void msdu__domain_keep(msdu__pipeline *p, uint32_t slice)
     msdu__run *run = &p->runs[slice];
     run->had_residual = run->has_residual;
     if (run->kept != NULL && run->has_residual) {
-        memcpy(run->kept, run->residual, p->slicing.slices[slice].count * sizeof(float));
-        memcpy(run->owner_kept, run->owner_residual, run->share_count[p->rank] * sizeof(float));
+        copy(p, run->kept, run->residual, p->slicing.slices[slice].count * sizeof(float), false);
+        copy(p, run->owner_kept, run->owner_residual, run->share_count[p->rank] * sizeof(float),
+             false);
     }
 }
 
@@ -355,11 +394,11 @@ static void restore_residuals(msdu__pipeline *p, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
     if (!run->had_residual) {
-        clear_residuals(p, slice);
+        clear_residuals(p, slice, true);
         return;
     }
-    memcpy(run->residual, run->kept, p->slicing.slices[slice].count * sizeof(float));
-    memcpy(run->owner_residual, run->owner_kept, run->share_count[p->rank] * sizeof(float));
+    copy(p, run->residual, run->kept, p->slicing.slices[slice].count * sizeof(float), true);
+    copy(p, run->owner_residual, run->owner_kept, run->share_count[p->rank] * sizeof(float), true);
     run->has_residual = true;
 }
 
@@ -370,10 +409,18 @@ void msdu__domain_skip(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
     bool is_absent = msdu__voice_of(f)->is_absent;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments && !is_absent; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
-        memset(part.memory, 0xff, part.count * msdu__dtype_bytes(p->slicing.slices[slice].dtype));
+        fill(p, part.memory, 0xff, part.count * msdu__dtype_bytes(p->slicing.slices[slice].dtype),
+             true);
         at += part.count;
     }
     restore_residuals(p, slice);
+}
+
+static void add(msdu__pipeline *p, float *x, const float *y, uint64_t count, double factor)
+{
+    msdu__pass pass = {
+        .data = {.kind = MSDU_PASS_ADD, .count = count, .factor = factor, .in = y, .out = x}};
+    msdu__pass_run(p, &pass);
 }
 
 void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double factor, double own)
@@ -382,15 +429,11 @@ void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double fact
     if (!run->has_residual) {
         return;
     }
-    for (uint64_t i = 0; i < p->slicing.slices[slice].count; i++) {
-        x[i] += (float)factor * run->residual[i];
-    }
+    add(p, x, run->residual, p->slicing.slices[slice].count, factor);
     /* the mean's own residual, as this rank's contribution to a sum over all */
-    float *share = x + run->share_start[p->rank];
-    for (uint64_t i = 0; i < run->share_count[p->rank]; i++) {
-        share[i] += (float)(factor * own) * run->owner_residual[i];
-    }
-    clear_residuals(p, slice);
+    add(p, x + run->share_start[p->rank], run->owner_residual, run->share_count[p->rank],
+        factor * own);
+    clear_residuals(p, slice, false);
 }
 
 void msdu__domain_anchor(msdu__pipeline *p)
@@ -400,11 +443,12 @@ void msdu__domain_anchor(msdu__pipeline *p)
         int32_t dtype = p->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
             piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
-            load(part.memory, dtype, offset_of(p->runs[slice].anchor, dtype, at), part.count);
+            convert(p, MSDU_PASS_LOAD, part.memory, offset_of(p->runs[slice].anchor, dtype, at),
+                    dtype, part.count);
             at += part.count;
         }
         /* what gradient rounds left in the error feedback is in gradient units: of no use here */
-        clear_residuals(p, slice);
+        clear_residuals(p, slice, false);
     }
 }
 
@@ -415,7 +459,8 @@ void msdu__domain_rollback(msdu__pipeline *p)
         int32_t dtype = p->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
             piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
-            store(offset_of(p->runs[slice].anchor, dtype, at), dtype, part.memory, part.count);
+            convert(p, MSDU_PASS_STORE, offset_of(p->runs[slice].anchor, dtype, at), part.memory,
+                    dtype, part.count);
             at += part.count;
         }
     }

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "correct/vec.h"
-
 typedef struct final_facts {
     uint64_t model;   /* hash of all parameters */
     uint64_t buffers; /* and of all buffers */
@@ -42,15 +40,24 @@ bool msdu__final_is_between_steps(const msdu__pipeline *p)
     return true;
 }
 
-static uint64_t find_bad(const msdu__pipeline *p)
+static bool is_finite(msdu__pipeline *p, const msdu__tensor *t)
+{
+    msdu_sums *sums = &p->runs[0].found->summed; /* no round is under way */
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_NORM,
+                                .dtype = t->dtype,
+                                .count = t->count,
+                                .in = t->parameter,
+                                .sums = sums}};
+    *sums = (msdu_sums){0};
+    msdu__pass_run(p, &pass);
+    return msdu__pass_settle(p) != MSDU_OK || sums->bad == 0;
+}
+
+static uint64_t find_bad(msdu__pipeline *p)
 {
     for (uint32_t i = 0; p->settings.check_finite && i < p->tensor_count; i++) {
         const msdu__tensor *t = &p->tensors[i];
-        bool has_bad = false;
-        if (t->role == MSDU_ROLE_MODEL && t->parameter != NULL) {
-            msdu__vec_sum_sq(t->parameter, t->dtype, t->count, &has_bad);
-        }
-        if (has_bad) {
+        if (t->role == MSDU_ROLE_MODEL && t->parameter != NULL && !is_finite(p, t)) {
             return i + 1;
         }
     }
@@ -166,7 +173,7 @@ static msdu_status reserve(msdu__pipeline *p)
         return MSDU_OK;
     }
     /* zero anchors: the pseudo-gradient is then minus the parameter itself */
-    char *anchor = msdu__start_block(p, p->slicing.arena_bytes);
+    char *anchor = msdu__start_slice_block(p, p->slicing.arena_bytes);
     if (anchor == NULL) {
         return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the final average", p->rank);
     }
@@ -181,11 +188,20 @@ static msdu_status reduce_slice(msdu__pipeline *p, const meeting *m, uint32_t sl
     const msdu__slice *cut = &p->slicing.slices[slice];
     bool is_double = cut->dtype == MSDU_FLOAT64;
     int32_t dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32;
-    msdu_op op = {
-        .kind = MSDU_OP_ALLREDUCE, .dtype = dtype, .count = cut->count, .recv = p->runs[slice].buf};
+    msdu_op op = {.kind = MSDU_OP_ALLREDUCE,
+                  .place = msdu__place(p),
+                  .dtype = dtype,
+                  .count = cut->count,
+                  .recv = p->runs[slice].buf};
     msdu_status status = msdu__agree_run(p, &op, 0);
     if (status == MSDU_OK) {
-        msdu__vec_scale(p->runs[slice].buf, dtype, 1.0 / m->weights, cut->count);
+        msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
+                                    .dtype = dtype,
+                                    .count = cut->count,
+                                    .is_late = 1,
+                                    .factor = 1.0 / m->weights,
+                                    .out = p->runs[slice].buf}};
+        msdu__pass_run(p, &pass);
         p->summary.bytes_sent +=
             2 * cut->count * (is_double ? 8 : 4) * (uint64_t)(p->ranks - 1) / (uint64_t)p->ranks;
     }
@@ -220,7 +236,7 @@ static msdu_status average(msdu__pipeline *p, const meeting *m, uint32_t first, 
         msdu__domain_apply(p, &f, slice);
         msdu__domain_forget(p, slice);
     }
-    return status;
+    return status == MSDU_OK ? msdu__pass_settle(p) : status;
 }
 
 bool msdu__final_has_parameters(const msdu__pipeline *p)
@@ -290,6 +306,7 @@ static msdu_status copy_from(msdu__pipeline *p, int32_t first)
         }
         shares[first] = t->count * msdu__dtype_bytes(t->dtype);
         msdu_op op = {.kind = MSDU_OP_ALLGATHER,
+                      .place = msdu__place(p),
                       .send = t->parameter,
                       .recv = t->parameter,
                       .shares = shares};

@@ -119,9 +119,27 @@ static msdu_status join(msdu__pipeline *p)
     msdu_status status = p->backend->open(&p->host, &p->comm);
     if (status != MSDU_OK) {
         p->comm = NULL;
-        return status;
     }
-    return msdu__agree(p);
+    return status;
+}
+
+/* A device's memory needs the group first; else what is wrong with tensors is found before. */
+static msdu_status join_and_build(msdu__pipeline *p)
+{
+    if (p->tensors[0].place == MSDU_PLACE_HOST) {
+        msdu_status status = msdu__start_build(p);
+        return status == MSDU_OK ? join(p) : status;
+    }
+    if (!MSDU_BACKEND_HAS(p->backend, device)) {
+        return msdu__fail(
+            MSDU_ERR_UNSUPPORTED,
+            "rank %d: tensors are in a device's memory, which backend \"%s\" does not "
+            "reach",
+            p->rank, p->backend->name);
+    }
+    msdu_status status = join(p);
+    p->device = status == MSDU_OK ? p->backend->device : NULL;
+    return status == MSDU_OK ? msdu__start_build(p) : status;
 }
 
 msdu_status msdu_start(msdu_ctx *ctx)
@@ -135,7 +153,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
                           p->is_started ? "msdu_start() was called before" : "no tensor was added");
     }
     p->is_started = true; /* even if it fails: there is no second try on half a group */
-    msdu_status (*const steps[])(msdu__pipeline *) = {msdu__start_build, join, open_files};
+    msdu_status (*const steps[])(msdu__pipeline *) = {join_and_build, msdu__agree, open_files};
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         msdu_status status = steps[i](p);
         if (status != MSDU_OK) {
@@ -148,6 +166,9 @@ msdu_status msdu_start(msdu_ctx *ctx)
                                             : "parameter";
     if (p->is_local_entered) {
         msdu__domain_anchor(p);
+    }
+    if (msdu__pass_settle(p) != MSDU_OK) {
+        return msdu__pipeline_status(p);
     }
     atomic_store(&p->start_ns, msdu__pipeline_now(p));
     msdu__log_line(&p->log, MSDU_LOG_INFO,
@@ -213,18 +234,9 @@ static msdu_status wait_alone(msdu__pipeline *p, uint32_t id, bool is_now)
     return msdu__schedule_wait_alone(p, id, is_now);
 }
 
-msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
+static msdu_status check_wait(msdu__pipeline *p, uint32_t id, msdu_what what)
 {
-    const unsigned alone = MSDU_ALONE | MSDU_NOW;
     const unsigned kinds = MSDU_GRADIENT | MSDU_PARAMETER;
-    if (ctx == NULL) {
-        return fail_null("ctx");
-    }
-    msdu__pipeline *p = &ctx->pipeline;
-    if (((unsigned)what & alone) != 0 &&
-        ((unsigned)what & ~(unsigned)MSDU_NOW) == (MSDU_GRADIENT | MSDU_ALONE)) {
-        return wait_alone(p, id, ((unsigned)what & MSDU_NOW) != 0);
-    }
     msdu_status status = what == MSDU_GRADIENT ? check_open(p) : check_running(p);
     if (status != MSDU_OK) {
         return status;
@@ -234,7 +246,69 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or no kind of memory: %d",
                           p->rank, id, (int)what);
     }
-    return msdu__schedule_wait(p, id, (uint32_t)what);
+    return MSDU_OK;
+}
+
+msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    const unsigned alone = MSDU_ALONE | MSDU_NOW;
+    msdu__pipeline *p = &ctx->pipeline;
+    if (((unsigned)what & alone) != 0 &&
+        ((unsigned)what & ~(unsigned)MSDU_NOW) == (MSDU_GRADIENT | MSDU_ALONE)) {
+        return wait_alone(p, id, ((unsigned)what & MSDU_NOW) != 0);
+    }
+    msdu_status status = check_wait(p, id, what);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    status = msdu__schedule_wait(p, id, (uint32_t)what);
+    return status == MSDU_OK ? msdu__pass_settle(p) : status;
+}
+
+/* --- the same with a stream of the device's --- */
+
+static msdu_status check_device(const msdu__pipeline *p)
+{
+    return p->device != NULL ? MSDU_OK
+                             : msdu__fail(MSDU_ERR_UNSUPPORTED,
+                                          "rank %d: tensors are in the host's memory: no stream is "
+                                          "behind them",
+                                          p->rank);
+}
+
+msdu_status msdu_tensor_ready_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void *stream)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_status status = check_open(p);
+    if (status == MSDU_OK) {
+        status = check_device(p);
+    }
+    if (status == MSDU_OK) {
+        status = p->device->after(p->comm, stream);
+    }
+    return status == MSDU_OK ? msdu_tensor_ready(ctx, id, what) : status;
+}
+
+msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void *stream)
+{
+    if (ctx == NULL) {
+        return fail_null("ctx");
+    }
+    msdu__pipeline *p = &ctx->pipeline;
+    msdu_status status = check_wait(p, id, what);
+    if (status == MSDU_OK) {
+        status = check_device(p);
+    }
+    if (status == MSDU_OK) {
+        status = msdu__schedule_wait(p, id, (uint32_t)what);
+    }
+    return status == MSDU_OK ? p->device->before(p->comm, stream, 0) : status;
 }
 
 msdu_status msdu_step(msdu_ctx *ctx)
@@ -429,7 +503,7 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
         }
     }
     msdu__domain_rollback(p);
-    return MSDU_OK;
+    return msdu__pass_settle(p);
 }
 
 msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes, size_t *bytes_out)
@@ -487,6 +561,7 @@ void msdu_destroy(msdu_ctx *ctx)
             p->backend->abort(p->comm, MSDU_ERR_PEER_LOST,
                               "it destroyed its context before msdu_finish()");
         }
+        msdu__start_release(p);
         p->backend->close(p->comm);
     }
     if (atomic_load(&p->start_ns) != 0) {

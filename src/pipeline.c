@@ -255,6 +255,7 @@ static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t sl
     bool is_double = cut->dtype == MSDU_FLOAT64;
     msdu_op op = {
         .kind = MSDU_OP_ALLREDUCE,
+        .place = msdu__place(p),
         .dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32,
         .count = cut->count,
         .recv = msdu__domain_buffer(p, f, slice),
@@ -265,6 +266,16 @@ static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t sl
     }
     p->runs[slice].times.bytes = ring_bytes(p, cut->count * (is_double ? 8 : 4));
     return msdu__pipeline_start(p, &op, p->runs[slice].times.lane, &p->runs[slice].req);
+}
+
+static void sketch(msdu__pipeline *p, const float *value, uint32_t slice)
+{
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_SKETCH,
+                                .count = p->slicing.slices[slice].count,
+                                .in = value,
+                                .sketch = p->runs[slice].found->sketch,
+                                .seed = slice}};
+    msdu__pass_run(p, &pass);
 }
 
 static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
@@ -283,11 +294,18 @@ static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t
     float *residual = x.wire->has_feedback && has_voice ? run->residual : NULL;
     if (residual != NULL) {
         run->has_residual = true;
-        msdu__sketch_add(value, p->slicing.slices[slice].count, slice, f->sketch);
+        sketch(p, value, slice);
     }
-    f->residual_sq += msdu__exchange_encode(&x, value, residual, slot->send);
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_ENCODE,
+                                .in = value,
+                                .out = slot->send,
+                                .residual = residual,
+                                .sums = &run->found->residual},
+                       .exchange = &x};
+    msdu__pass_run(p, &pass);
     msdu_op op = {
         .kind = MSDU_OP_ALLTOALL,
+        .place = msdu__place(p),
         .send = slot->send,
         .recv = slot->received,
         .shares = slot->share_bytes,
@@ -358,6 +376,7 @@ static bool start_gather(msdu__pipeline *p, uint32_t slice)
     }
     msdu_op op = {
         .kind = MSDU_OP_ALLGATHER,
+        .place = msdu__place(p),
         .send = slot->send + own,
         .recv = slot->send,
         .shares = slot->share_bytes,
@@ -411,13 +430,19 @@ static void slice_reduced(msdu__pipeline *p, uint32_t slice)
     msdu__pipeline_release(p, slice, MSDU_GRADIENT);
 }
 
-static bool is_zero(const float *x, uint64_t count)
+/* Is there anything in the sum of all contributions to the own share? Waits for the pass. */
+static bool is_empty(msdu__pipeline *p, uint32_t slice)
 {
-    uint64_t i = 0;
-    while (i < count && x[i] == 0) {
-        i++;
-    }
-    return i == count;
+    const msdu__run *run = &p->runs[slice];
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_NORM,
+                                .dtype = MSDU_FLOAT32,
+                                .count = run->share_count[p->rank],
+                                .is_late = 1,
+                                .in = p->slots[run->slot].sum,
+                                .sums = &run->found->summed}};
+    run->found->summed.update_sq = 0;
+    msdu__pass_run(p, &pass);
+    return msdu__pass_settle(p) == MSDU_OK && run->found->summed.update_sq == 0;
 }
 
 /* Sum of all contributions to the own share, encoded behind those of the owners before. */
@@ -432,12 +457,18 @@ static void sum_share(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice
     }
     bool may_be_void = msdu__voice_of(f)->weight == 0;
     float *residual = x.wire->has_feedback ? run->owner_residual : NULL;
-    if (may_be_void) {
-        /* if no rank has weight the mean is dropped, and what it held back with it: not sent */
-        msdu__exchange_reduce(&x, slot->received, NULL, slot->sum, out);
-    }
-    if (!may_be_void || (residual != NULL && !is_zero(slot->sum, run->share_count[p->rank]))) {
-        msdu__exchange_reduce(&x, slot->received, residual, slot->sum, out);
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_REDUCE,
+                                .is_late = 1,
+                                .in = slot->received,
+                                .out = out,
+                                .residual = may_be_void ? NULL : residual,
+                                .sum = slot->sum},
+                       .exchange = &x};
+    msdu__pass_run(p, &pass);
+    /* if no rank has weight the mean is dropped, and what it held back with it: not sent */
+    if (may_be_void && residual != NULL && !is_empty(p, slice)) {
+        pass.data.residual = residual;
+        msdu__pass_run(p, &pass);
     }
 }
 
@@ -457,7 +488,12 @@ static void phase_done(msdu__pipeline *p, uint32_t slice)
         return;
     }
     msdu__exchange x = exchange_of(p, f, slice);
-    msdu__exchange_decode(&x, slot->send, msdu__domain_buffer(p, f, slice));
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_DECODE,
+                                .is_late = 1,
+                                .in = slot->send,
+                                .out = msdu__domain_buffer(p, f, slice)},
+                       .exchange = &x};
+    msdu__pass_run(p, &pass);
     slice_reduced(p, slice);
 }
 
@@ -542,7 +578,7 @@ static bool step_rounds(msdu__pipeline *p)
 
 static bool is_waiting_for_peers(const msdu__pipeline *p)
 {
-    if (p->in_flight > 0) {
+    if (p->in_flight > 0 || p->waits_for_device) {
         return true;
     }
     for (uint32_t i = 0; i < p->fragment_count; i++) {
@@ -576,6 +612,7 @@ uint64_t msdu__pipeline_advance(void *user)
     bool did_any = false;
     bool did = true;
     while (did && atomic_load(&p->status) == MSDU_OK) {
+        p->waits_for_device = false;
         did = take_ready(p);
         did |= start_first(p);
         did |= test_slices(p);

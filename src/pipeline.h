@@ -22,16 +22,18 @@
 #include "interval/sketch.h"
 #include "msdu_impl.h"
 #include "observe/observe.h"
+#include "pass.h"
 #include "ready.h"
 #include "slicer/plan.h"
 #include "slicer/slicer.h"
 #include "wire/wire.h"
 #include "worker.h"
 
-#define MSDU__FRAGMENTS_MAX 32
-#define MSDU__WINDOW_MAX    64
-#define MSDU__LANES_MAX     8
-#define MSDU__SMOOTH        0.2 /* weight of the newest measurement in running means */
+#define MSDU__FRAGMENTS_MAX     32
+#define MSDU__WINDOW_MAX        64
+#define MSDU__LANES_MAX         8
+#define MSDU__DEVICE_BLOCKS_MAX (24 + 3 * MSDU__WINDOW_MAX)
+#define MSDU__SMOOTH            0.2 /* weight of the newest measurement in running means */
 
 typedef struct msdu__tensor {
     char *name;
@@ -41,6 +43,7 @@ typedef struct msdu__tensor {
     int32_t dtype;
     int32_t role;
     int32_t priority;
+    int32_t place;        /* msdu_place, the same for all */
     uint32_t first_slice; /* into msdu__pipeline.tensor_slices */
     uint32_t slice_count;
     _Atomic uint32_t busy[2];      /* slices not yet released; [0] gradient, [1] parameter */
@@ -57,6 +60,14 @@ typedef enum msdu__run_state {
     MSDU__RUN_REDUCED,  /* buf holds the mean */
 } msdu__run_state;
 
+/* What passes over a slice found, beside the sums of a capture; in memory that a device reaches. */
+typedef struct msdu__found {
+    msdu_sums mean;     /* |mean|^2; summed over slices in one order on all ranks */
+    msdu_sums residual; /* of error feedback, phase 1 */
+    msdu_sums summed;   /* of the own share; only where all weights may be 0 */
+    float sketch[MSDU__SKETCH];
+} msdu__found;
+
 /* A slice at run time. */
 typedef struct msdu__run {
     _Atomic uint32_t missing; /* tensors of the slice not announced in this step */
@@ -66,7 +77,7 @@ typedef struct msdu__run {
     bool is_staged;    /* gradients: buf is a packed copy (fused or 16-bit tensors) */
     bool is_state;     /* optimizer state or a buffer: averaged as it is */
     bool is_narrow;    /* in flight as a two-phase exchange */
-    double mean_sq;    /* of the mean; summed over slices in one order on all ranks */
+    msdu__found *found;
     double scale;      /* of the latest round, for what its error feedback holds back */
     bool has_residual; /* the error feedback is not zero */
     bool had_residual; /* before the present round, see msdu__domain_keep() */
@@ -169,6 +180,9 @@ typedef struct msdu__fragment {
     uint32_t reduced;
     msdu__sums sums;
     uint32_t bad_tensor;
+    uint64_t mark;   /* passes that the control message, or the end of the round, waits for */
+    bool is_marked;  /* `mark` is of the present wait */
+    bool is_applied; /* the passes that apply the means were launched */
     bool is_skipped; /* gradients of this round are dropped on all ranks (check_finite skip) */
     bool is_void;    /* all weights are 0: nothing changes */
     double scale;    /* ranks / sum of weights; 1: the mean needs no more than 1 / ranks */
@@ -201,12 +215,16 @@ typedef struct msdu__pipeline {
     int32_t rank;
     int32_t ranks;
 
+    const msdu_device *device; /* where tensors are; NULL: host memory */
+
     msdu__tensor *tensors;
     uint32_t tensor_count;
 
     /* built by start */
     msdu__slicing slicing;
     msdu__run *runs;
+    msdu_sums *captured; /* sums of passes by segment, as the capture found them */
+    msdu_sums *applied;  /* and as the correction did */
     uint32_t *tensor_slices;
     msdu__fragment fragments[MSDU__FRAGMENTS_MAX];
     uint32_t fragment_count;
@@ -215,6 +233,9 @@ typedef struct msdu__pipeline {
     msdu__slot slots[MSDU__WINDOW_MAX];
     void **blocks; /* allocations to free */
     uint32_t block_count;
+    void *device_blocks[MSDU__DEVICE_BLOCKS_MAX];
+    bool device_block_shared[MSDU__DEVICE_BLOCKS_MAX];
+    uint32_t device_block_count;
     uint64_t element_count; /* model elements synchronized */
     uint64_t plain_bytes;   /* of one float32-equivalent allreduce of everything */
     msdu__chain chain;
@@ -277,7 +298,8 @@ typedef struct msdu__pipeline {
     msdu__trace *trace;
     double norm_average; /* clip: running norm of the mean pseudo-gradient */
     uint64_t metrics_due_ns;
-    uint64_t backoff_ns; /* backends that cannot notify */
+    bool waits_for_device; /* a mark was not reached when last looked at */
+    uint64_t backoff_ns;   /* backends that cannot notify */
     msdu__plan_item *plan_items;
     uint8_t *plan_marks;
     msdu__correct_args correct_args;
@@ -331,8 +353,12 @@ msdu_status msdu__pipeline_overdue(msdu__pipeline *p, uint64_t since_ns, const c
 msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, msdu_req **req_out);
 
 /* --- domain.c: what a slice means in each domain --- */
-/* buf <- what is to be reduced; statistics into the fragment. */
+/* buf <- what is to be reduced. */
 void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
+/* Statistics of what was captured, once those passes are done. */
+void msdu__domain_sums(msdu__pipeline *p, msdu__fragment *f);
+/* A new round: nothing was found in a slice yet. */
+void msdu__domain_forget_sums(msdu__pipeline *p, uint32_t slice);
 /* The mean has arrived in buf: scale it if needed, unpack gradients. */
 void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice);
 /* Is a slice given back as soon as its mean has arrived (setting commit = tensor)? */
@@ -414,6 +440,12 @@ msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what);
 /* Failure of the context, with its text as this thread's; MSDU_OK if none. */
 msdu_status msdu__pipeline_status(msdu__pipeline *p);
 
+/* Where tensors and slices are. */
+static inline uint32_t msdu__place(const msdu__pipeline *p)
+{
+    return p->device != NULL ? MSDU_PLACE_DEVICE : MSDU_PLACE_HOST;
+}
+
 /* Fragment of a slice at present. */
 static inline uint32_t msdu__fragment_of(const msdu__pipeline *p, uint32_t slice, bool is_gradient)
 {
@@ -461,12 +493,16 @@ void msdu__start_free(msdu__pipeline *p);
 /* Zeroed memory, aligned to 64 bytes, freed by start_free; NULL if there is none. Pages are touched
  * on first use only. */
 void *msdu__start_block(msdu__pipeline *p, uint64_t bytes);
+/* As msdu__start_block(), where the tensors are; freed by start_release, before the group is left.
+ */
+void *msdu__start_slice_block(msdu__pipeline *p, uint64_t bytes);
+void msdu__start_release(msdu__pipeline *p);
 msdu_status msdu__agree(msdu__pipeline *p); /* ranks compare tensors and settings */
 /* Hash of the bytes of all tensors of a role, as far as they have a parameter. */
-uint64_t msdu__agree_hash(const msdu__pipeline *p, msdu_role role);
+uint64_t msdu__agree_hash(msdu__pipeline *p, msdu_role role);
 /* What ranks must have in common, a fact a line, with or without hashes of the parameters; to be
  * freed. NULL: no memory. */
-char *msdu__agree_describe(const msdu__pipeline *p, bool has_values);
+char *msdu__agree_describe(msdu__pipeline *p, bool has_values);
 /* Two texts, and the first lines in which they differ. */
 typedef struct msdu__lines {
     const char *a;

@@ -57,13 +57,26 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
     memset(f->sketch, 0, sizeof(f->sketch));
     f->bytes = 0;
     f->is_control_issued = f->is_control_done = false;
+    f->is_marked = f->is_applied = false;
     f->opened_ns = msdu__pipeline_now(p);
     for (uint32_t i = 0; i < f->slice_count; i++) {
         uint32_t slice = f->members[f->plan[i]];
         p->runs[slice].state = MSDU__RUN_OPEN;
+        msdu__domain_forget_sums(p, slice);
         p->queue[p->queue_tail++ & p->queue_mask] = slice;
     }
     p->active[p->active_count++] = fragment;
+}
+
+/* True once all passes launched before the first of these calls are done. */
+static bool are_passes_done(msdu__pipeline *p, msdu__fragment *f)
+{
+    if (!f->is_marked) {
+        f->mark = msdu__pass_mark(p);
+        f->is_marked = true;
+    }
+    f->is_marked = !msdu__pass_reached(p, f->mark);
+    return !f->is_marked;
 }
 
 /* --- control message --- */
@@ -73,6 +86,21 @@ static uint64_t round_hash(const msdu__fragment *f)
     uint32_t facts[6] = {(uint32_t)f->opened,     f->round.interval,    f->round.delay_steps,
                          (uint32_t)f->round.wire, f->round.is_gradient, (uint32_t)f->round.step};
     return msdu__plan_hash(facts, 6) ^ f->plan_hash;
+}
+
+/* What the passes of all slices found, in slice order. */
+static void collect(msdu__pipeline *p, msdu__fragment *f)
+{
+    msdu__domain_sums(p, f);
+    f->residual_sq = 0;
+    memset(f->sketch, 0, sizeof(f->sketch));
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        const msdu__found *found = p->runs[f->members[i]].found;
+        f->residual_sq += found->residual.update_sq;
+        for (uint32_t k = 0; k < MSDU__SKETCH; k++) {
+            f->sketch[k] += found->sketch[k];
+        }
+    }
 }
 
 static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *out)
@@ -108,9 +136,10 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
 
 bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
 {
-    if (f->issued < f->slice_count) {
+    if (f->issued < f->slice_count || !are_passes_done(p, f)) {
         return false;
     }
+    collect(p, f);
     fill_control(p, f, &f->control[p->rank]);
     msdu_op op = {
         .kind = MSDU_OP_ALLGATHER,
@@ -402,8 +431,20 @@ static bool is_reduced(const msdu__pipeline *p, const msdu__fragment *f, uint32_
 static void sum_norms(msdu__pipeline *p, msdu__fragment *f)
 {
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        double mean_sq = p->runs[slice].mean_sq * (f->scale * f->scale);
+        double mean_sq = p->runs[slice].found->mean.update_sq * (f->scale * f->scale);
         f->mean_sq += is_reduced(p, f, slice) ? mean_sq : 0;
+    }
+}
+
+/* Where the norm was not needed before, the correction found it on its way. */
+static void sum_applied(msdu__pipeline *p, msdu__fragment *f)
+{
+    for (uint32_t k = p->slicing.slice_count; k-- > 0;) {
+        const msdu__slice *cut = &p->slicing.slices[k];
+        bool is_own = &p->fragments[msdu__fragment_of(p, k, p->slices_are_whole)] == f;
+        for (uint32_t i = 0; is_own && i < cut->segments; i++) {
+            f->mean_sq += p->applied[cut->first_segment + i].update_sq;
+        }
     }
 }
 
@@ -468,12 +509,21 @@ static void observe(msdu__pipeline *p, const msdu__fragment *f)
 bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f)
 {
     if (atomic_load(&p->status) != MSDU_OK || !f->is_control_done || !f->may_apply ||
-        f->reduced < f->slice_count || f->captured < f->slice_count) {
+        f->reduced < f->slice_count || f->captured < f->slice_count || !are_passes_done(p, f)) {
         return false;
     }
-    p->last_link_ns = p->link_ns;
-    p->link_ns = 0;
-    apply_round(p, f);
+    if (!f->is_applied) {
+        p->last_link_ns = p->link_ns;
+        p->link_ns = 0;
+        apply_round(p, f);
+        f->is_applied = true;
+        if (!are_passes_done(p, f)) {
+            return false;
+        }
+    }
+    if ((p->chain.needs & MSDU__NEEDS_NORM) == 0 && !f->is_skipped && !f->is_void) {
+        sum_applied(p, f);
+    }
     if (f->is_skipped || f->is_void) {
         repeat_decision(p, f);
     } else {

@@ -6,8 +6,6 @@
  */
 #include "pipeline.h"
 
-#include <string.h>
-
 msdu_status msdu__pipeline_status(msdu__pipeline *p)
 {
     int status = atomic_load(&p->status);
@@ -291,12 +289,15 @@ void msdu__schedule_weigh(msdu__pipeline *p)
 
 /* Here and not where the mean is applied: only the owner knows that the optimizer is done with its
  * state in this step. */
-static void reset_states(const msdu__pipeline *p)
+static void reset_states(msdu__pipeline *p)
 {
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         const msdu__tensor *t = &p->tensors[i];
         if (t->role == MSDU_ROLE_STATE && p->settings.state == MSDU__STATE_RESET) {
-            memset(t->parameter, 0, t->count * msdu__dtype_bytes(t->dtype));
+            msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
+                                        .count = t->count * msdu__dtype_bytes(t->dtype),
+                                        .out = t->parameter}};
+            msdu__pass_run(p, &pass);
         }
     }
 }

@@ -25,6 +25,50 @@ void *msdu__start_block(msdu__pipeline *p, uint64_t bytes)
     return raw + (ALIGN_BYTES - (uintptr_t)raw % ALIGN_BYTES);
 }
 
+static void *device_block(msdu__pipeline *p, uint64_t bytes, bool is_shared)
+{
+    if (p->device_block_count == MSDU__DEVICE_BLOCKS_MAX) {
+        return NULL;
+    }
+    void *memory = p->device->allocate(p->comm, bytes, is_shared ? 1 : 0);
+    if (memory != NULL) {
+        p->device_blocks[p->device_block_count] = memory;
+        p->device_block_shared[p->device_block_count++] = is_shared;
+    }
+    return memory;
+}
+
+/* Memory of slices: where the tensors are. */
+static void *slice_block(msdu__pipeline *p, uint64_t bytes)
+{
+    if (p->device == NULL) {
+        return msdu__start_block(p, bytes);
+    }
+    return device_block(p, bytes, false);
+}
+
+/* Memory for what passes find: the host's, and within the device's reach. */
+static void *shared_block(msdu__pipeline *p, uint64_t bytes)
+{
+    if (p->device == NULL) {
+        return msdu__start_block(p, bytes);
+    }
+    return device_block(p, bytes, true);
+}
+
+void *msdu__start_slice_block(msdu__pipeline *p, uint64_t bytes)
+{
+    return slice_block(p, bytes);
+}
+
+void msdu__start_release(msdu__pipeline *p)
+{
+    while (p->device_block_count > 0) {
+        uint32_t i = --p->device_block_count;
+        p->device->release(p->comm, p->device_blocks[i], p->device_block_shared[i] ? 1 : 0);
+    }
+}
+
 void msdu__start_free(msdu__pipeline *p)
 {
     for (uint32_t i = 0; i < p->block_count; i++) {
@@ -234,7 +278,7 @@ typedef struct arenas {
 
 static bool take_arena(msdu__pipeline *p, bool is_needed, char **out)
 {
-    *out = is_needed ? msdu__start_block(p, p->slicing.arena_bytes) : NULL;
+    *out = is_needed ? slice_block(p, p->slicing.arena_bytes) : NULL;
     return !is_needed || *out != NULL;
 }
 
@@ -320,8 +364,8 @@ static msdu_status place_shares(msdu__pipeline *p)
         p->runs[slice].share_start = count + ranks;
         own += count[p->rank];
     }
-    float *residual = uses_feedback(p) ? msdu__start_block(p, own * sizeof(float)) : NULL;
-    float *kept = keeps_feedback(p) ? msdu__start_block(p, own * sizeof(float)) : NULL;
+    float *residual = uses_feedback(p) ? slice_block(p, own * sizeof(float)) : NULL;
+    float *kept = keeps_feedback(p) ? slice_block(p, own * sizeof(float)) : NULL;
     if ((uses_feedback(p) && residual == NULL) || (keeps_feedback(p) && kept == NULL)) {
         return no_memory(p, "error feedback");
     }
@@ -350,9 +394,9 @@ static msdu_status place_slots(msdu__pipeline *p)
     }
     for (int64_t i = 0; i < p->settings.window; i++) {
         msdu__slot *slot = &p->slots[i];
-        slot->send = msdu__start_block(p, encoded);
-        slot->received = msdu__start_block(p, encoded);
-        slot->sum = msdu__start_block(p, share * sizeof(float));
+        slot->send = slice_block(p, encoded);
+        slot->received = slice_block(p, encoded);
+        slot->sum = slice_block(p, share * sizeof(float));
         slot->share_bytes = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
         if (slot->send == NULL || slot->received == NULL || slot->sum == NULL ||
             slot->share_bytes == NULL) {
@@ -409,8 +453,15 @@ static msdu_status place_runs(msdu__pipeline *p)
     if (status != MSDU_OK) {
         return status;
     }
+    msdu__found *found = shared_block(p, p->slicing.slice_count * sizeof(*found));
+    p->captured = shared_block(p, p->slicing.segment_count * sizeof(*p->captured));
+    p->applied = shared_block(p, p->slicing.segment_count * sizeof(*p->applied));
+    if (found == NULL || p->captured == NULL || p->applied == NULL) {
+        return no_memory(p, "statistics");
+    }
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
         atomic_init(&p->runs[slice].missing, 0);
+        p->runs[slice].found = found + slice;
         place_run(p, slice, &a);
     }
     return place_shares(p);

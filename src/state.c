@@ -73,7 +73,7 @@ static bool may_differ(const char *line)
 }
 
 /* What a state and its context must have in common, a fact a line; NULL: no memory. */
-static char *describe(const msdu__pipeline *p)
+static char *describe(msdu__pipeline *p)
 {
     char *text = msdu__agree_describe(p, false);
     char *to = text;
@@ -182,7 +182,7 @@ static msdu_status check_frame(const msdu__pipeline *p, const struct msdu__state
     return MSDU_OK;
 }
 
-static msdu_status check_text(const msdu__pipeline *p, const struct msdu__state_call *call,
+static msdu_status check_text(msdu__pipeline *p, const struct msdu__state_call *call,
                               const frame *f)
 {
     char *text = describe(p);
@@ -333,6 +333,9 @@ bool msdu__state_carry(msdu__pipeline *p)
     struct msdu__state_call *call = p->state_call;
     if (!msdu__image_is_quiet(p)) {
         return false;
+    }
+    if (msdu__pass_settle(p) != MSDU_OK) {
+        return true;
     }
     call->status = call->is_set ? read_state(p, call) : write_state(p, call);
     memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);

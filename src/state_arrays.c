@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arrays of a state: plans and messages of fragments, memory of slices. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "state.h"
@@ -54,6 +55,34 @@ static void code_messages(const msdu__pipeline *p, msdu__codec *c, const msdu__f
 
 /* --- slices --- */
 
+/* Memory of a slice: read and written by way of a copy where it is a device's. */
+static void code_memory(msdu__pipeline *p, msdu__codec *c, const char *name, void *array,
+                        uint64_t count, uint32_t width)
+{
+    bool is_moved = p->device != NULL && c->bad == NULL && count > 0 &&
+                    (c->out != NULL || (c->in != NULL && !c->is_dry));
+    if (!is_moved) {
+        msdu__codec_array(c, name, array, count, width);
+        return;
+    }
+    void *copy = malloc(count * width);
+    msdu_status status = copy != NULL ? MSDU_OK : MSDU_ERR_NO_MEMORY;
+    if (status == MSDU_OK && c->out != NULL) {
+        status = msdu__pass_copy(p, copy, array, count * width);
+    }
+    if (status == MSDU_OK) {
+        msdu__codec_array(c, name, copy, count, width);
+    }
+    if (status == MSDU_OK && c->bad == NULL && c->in != NULL) {
+        status = msdu__pass_copy(p, array, copy, count * width);
+    }
+    free(copy);
+    if (status != MSDU_OK) {
+        c->bad = c->bad == NULL ? name : c->bad;
+        msdu__pipeline_fail(p, status, "a copy between device and state failed");
+    }
+}
+
 static void code_residual(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
@@ -68,10 +97,10 @@ static void code_residual(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
         return;
     }
     msdu__codec_measure(c, "error feedback", &scale);
-    msdu__codec_array(c, "error feedback", run->residual, p->slicing.slices[slice].count,
-                      sizeof(*run->residual));
-    msdu__codec_array(c, "error feedback", run->owner_residual, run->share_count[p->rank],
-                      sizeof(*run->owner_residual));
+    code_memory(p, c, "error feedback", run->residual, p->slicing.slices[slice].count,
+                sizeof(*run->residual));
+    code_memory(p, c, "error feedback", run->owner_residual, run->share_count[p->rank],
+                sizeof(*run->owner_residual));
     if (c->in != NULL && !c->is_dry) {
         run->has_residual = true;
         run->scale = scale;
@@ -79,12 +108,12 @@ static void code_residual(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
 }
 
 /* Of working type; NULL: there is none in this context, whatever the state's. */
-static void code_working(const msdu__pipeline *p, msdu__codec *c, const char *name, void *array,
+static void code_working(msdu__pipeline *p, msdu__codec *c, const char *name, void *array,
                          uint32_t slice)
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
     if (array != NULL) {
-        msdu__codec_array(c, name, array, cut->count, cut->dtype == MSDU_FLOAT64 ? 8 : 4);
+        code_memory(p, c, name, array, cut->count, cut->dtype == MSDU_FLOAT64 ? 8 : 4);
     }
 }
 
@@ -98,12 +127,12 @@ static void give_pending(const msdu__pipeline *p, msdu__run *run)
     run->times.issued_ns = run->times.ready_ns = now - spent;
 }
 
-static void code_pending(const msdu__pipeline *p, msdu__codec *c, uint32_t slice)
+static void code_pending(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
     code_working(p, c, "mean", run->buf, slice);
     code_working(p, c, "snapshot", run->snapshot, slice);
-    msdu__codec_array(c, "norm", &run->mean_sq, 1, sizeof(run->mean_sq));
+    msdu__codec_array(c, "norm", &run->found->mean.update_sq, 1, sizeof(double));
     if (c->in != NULL && !c->is_dry) {
         give_pending(p, run);
     }

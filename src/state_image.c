@@ -142,6 +142,7 @@ static void give_fragment(msdu__pipeline *p, const msdu__image_fragment *from, m
     f->may_apply = false;
     f->is_control_issued = f->is_control_done = from->is_pending;
     f->captured = f->issued = f->reduced = from->is_pending ? f->slice_count : 0;
+    f->is_marked = f->is_applied = false;
     f->bad_tensor = 0;
     f->mean_sq = 0;
     f->opened_ns = msdu__pipeline_now(p);

@@ -28,6 +28,16 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': bad role %d, or no parameter", d->name,
                           d->role);
     }
+    if (d->place != MSDU_PLACE_HOST && d->place != MSDU_PLACE_DEVICE) {
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': place %d is not known", d->name,
+                          d->place);
+    }
+    if (p->tensor_count > 0 && d->place != p->tensors[0].place) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "tensor '%s': all tensors of a context are in one place, the host or the "
+                          "device",
+                          d->name);
+    }
     uintptr_t places = (uintptr_t)d->parameter | (uintptr_t)d->gradient;
     if (places % msdu__dtype_bytes(d->dtype) != 0) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': memory is not aligned to its elements",
@@ -105,6 +115,7 @@ msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_
     t->dtype = d.dtype;
     t->role = d.role;
     t->priority = d.priority;
+    t->place = d.place;
     if (id_out != NULL) {
         *id_out = p->tensor_count;
     }

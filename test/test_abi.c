@@ -25,7 +25,7 @@ typedef struct pin {
 static const pin sizes[] = {
     {SIZE(msdu_config, 480)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 248)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 64)},
-    {SIZE(msdu_backend, 80)},
+    {SIZE(msdu_backend, 88)},
 };
 
 static const pin config_fields[] = {
@@ -97,7 +97,7 @@ static const pin tensor_desc_fields[] = {
     {FIELD(msdu_tensor_desc, parameter, 16)}, {FIELD(msdu_tensor_desc, gradient, 24)},
     {FIELD(msdu_tensor_desc, count, 32)},     {FIELD(msdu_tensor_desc, dtype, 40)},
     {FIELD(msdu_tensor_desc, role, 44)},      {FIELD(msdu_tensor_desc, priority, 48)},
-    {FIELD(msdu_tensor_desc, reserved, 52)},
+    {FIELD(msdu_tensor_desc, place, 52)},
 };
 
 static const pin summary_fields[] = {
@@ -140,9 +140,9 @@ static const pin host_fields[] = {
 };
 
 static const pin op_fields[] = {
-    {FIELD(msdu_op, size, 0)},    {FIELD(msdu_op, kind, 8)},      {FIELD(msdu_op, dtype, 12)},
-    {FIELD(msdu_op, lane, 16)},   {FIELD(msdu_op, reserved, 20)}, {FIELD(msdu_op, sequence, 24)},
-    {FIELD(msdu_op, count, 32)},  {FIELD(msdu_op, send, 40)},     {FIELD(msdu_op, recv, 48)},
+    {FIELD(msdu_op, size, 0)},    {FIELD(msdu_op, kind, 8)},   {FIELD(msdu_op, dtype, 12)},
+    {FIELD(msdu_op, lane, 16)},   {FIELD(msdu_op, place, 20)}, {FIELD(msdu_op, sequence, 24)},
+    {FIELD(msdu_op, count, 32)},  {FIELD(msdu_op, send, 40)},  {FIELD(msdu_op, recv, 48)},
     {FIELD(msdu_op, shares, 56)},
 };
 
@@ -152,6 +152,7 @@ static const pin backend_fields[] = {
     {FIELD(msdu_backend, open, 32)},    {FIELD(msdu_backend, close, 40)},
     {FIELD(msdu_backend, start, 48)},   {FIELD(msdu_backend, test, 56)},
     {FIELD(msdu_backend, wait, 64)},    {FIELD(msdu_backend, abort, 72)},
+    {FIELD(msdu_backend, device, 80)},
 };
 
 static const pin values[] = {

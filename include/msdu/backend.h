@@ -16,6 +16,7 @@
 #ifndef MSDU_BACKEND_H
 #define MSDU_BACKEND_H
 
+#include <msdu/device.h>
 #include <msdu/msdu.h>
 
 #ifdef __cplusplus
@@ -66,7 +67,7 @@ typedef struct msdu_op {
     int32_t kind;      /* msdu_op_kind */
     int32_t dtype;     /* allreduce only: MSDU_FLOAT32 or MSDU_FLOAT64 */
     uint32_t lane;     /* which ordered channel */
-    uint32_t reserved; /* zero */
+    uint32_t place;    /* msdu_place of send and recv; shares are the host's */
     uint64_t sequence; /* 0, 1, 2, ... within the lane, equal on all ranks */
     uint64_t count;    /* elements (allreduce) or bytes (broadcast) */
     const void *send;  /* alltoall, allgather */
@@ -76,7 +77,7 @@ typedef struct msdu_op {
 
 /* test() need not be polled: the backend calls host->notify() whenever an operation ends. */
 #define MSDU_CAP_NOTIFY 1U
-/* Operations of all lanes must be started in one order on all ranks (NCCL). */
+/* Operations of all lanes must be started in one order on all ranks (NCCL); the library does so. */
 #define MSDU_CAP_SINGLE_ORDER 2U
 
 typedef struct msdu_backend {
@@ -107,6 +108,8 @@ typedef struct msdu_backend {
      * themselves from equal values, ERR_NOT_FINITE or ERR_MISMATCH, they see just that status and
      * text, whoever was first. The group is of no use afterwards. */
     void (*abort)(msdu_comm *comm, msdu_status status, const char *why);
+    /* Memory of a device and loops over it; without it tensors are the host's. */
+    const msdu_device *device;
 } msdu_backend;
 
 #define MSDU_BACKEND_HAS(be, op)                                                                   \

@@ -115,6 +115,12 @@ typedef enum msdu_what {
     MSDU_NOW = 8,
 } msdu_what;
 
+/* Where a tensor's memory is; the same for all tensors of a context. */
+typedef enum msdu_place {
+    MSDU_PLACE_HOST = 0,
+    MSDU_PLACE_DEVICE = 1, /* of the backend's device: the one current at msdu_start() */
+} msdu_place;
+
 /* All tensors, for msdu_tensor_wait(). */
 #define MSDU_ALL_TENSORS UINT32_MAX
 
@@ -238,7 +244,7 @@ typedef struct msdu_tensor_desc {
     int32_t dtype;    /* msdu_dtype */
     int32_t role;     /* msdu_role */
     int32_t priority; /* order of need in the next forward, small first; ties: order of adding */
-    int32_t reserved; /* zero */
+    int32_t place;    /* msdu_place of parameter and gradient */
 } msdu_tensor_desc;
 
 #define MSDU_TENSOR_INIT MSDU_SIZED(msdu_tensor_desc)
@@ -352,6 +358,26 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_start(msdu_ctx *ctx);
  * Thread: any; the owner must not call msdu_step() meanwhile.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what);
+
+/*
+ * As msdu_tensor_ready(), for memory of a device: it has its final value behind the work that
+ * `stream` (a cudaStream_t) was given so far, which need not be done. After the plain call, and for
+ * tensors that were not announced, the caller has made sure that it is.
+ *
+ * Returns as msdu_tensor_ready(); ERR_UNSUPPORTED (tensors of the host), ERR_BACKEND.
+ * Thread: any; the owner must not call msdu_step() meanwhile.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_ready_on(msdu_ctx *ctx, uint32_t id,
+                                                          msdu_what what, void *stream);
+
+/*
+ * As msdu_tensor_wait(), for memory of a device: what `stream` is given from here on comes behind
+ * the library's work on the tensor. Blocks only until that work was launched.
+ *
+ * Returns as msdu_tensor_wait(); ERR_UNSUPPORTED (tensors of the host), ERR_BACKEND.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what,
+                                                         void *stream);
 
 /*
  * Wait until memory of a tensor may be used: a gradient holds its reduced value, or a parameter

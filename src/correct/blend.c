@@ -2,12 +2,20 @@
 /* Rule "blend": own parameters and the late mean, weighted by staleness, as DASO does; pure. */
 #include "rules.h"
 
-static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
+/* Own parameters count as 2 S ranks, as one where nothing was overlapped (S = 0). */
+static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
 {
-    /* Own parameters count as 2 S ranks, as one where nothing was overlapped (S = 0). */
     const double own = args->staleness > 0 ? 2.0 * (double)args->staleness : 1.0;
     const double ranks = (double)args->ranks;
-    const double weights[2] = {own / (own + ranks), ranks / (own + ranks)};
+    (void)is_prompt;
+    return (msdu_rule_step){
+        .rule = MSDU_RULE_BLEND, .a = own / (own + ranks), .b = ranks / (own + ranks)};
+}
+
+static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
+{
+    const msdu_rule_step numbers = step(args, false);
+    const double weights[2] = {numbers.a, numbers.b};
     msdu__chunk_loops(chunk)->blend(chunk->anchor, chunk->param, chunk->update, weights,
                                     chunk->count);
 }
@@ -18,4 +26,5 @@ const msdu__rule msdu__rule_blend = {
     .needs = MSDU__NEEDS_PARAM,
     .is_merge = true,
     .apply = apply,
+    .step = step,
 };

@@ -9,10 +9,17 @@ static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
     }
 }
 
+static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
+{
+    (void)is_prompt;
+    return (msdu_rule_step){.rule = MSDU_RULE_SCALE, .a = args->clip_scale};
+}
+
 const msdu__rule msdu__rule_clip = {
     .name = "clip",
     .help = "d <- d min(1, clip_ratio running norm / |d|): limit a round's step",
     .needs = MSDU__NEEDS_NORM,
     .is_merge = false,
     .apply = apply,
+    .step = step,
 };

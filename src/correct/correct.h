@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <msdu/device.h>
 #include <msdu/msdu.h>
 
 /* Elements of a chunk. With so few, loops that only touch the first cache level still overlap the
@@ -62,6 +63,8 @@ typedef struct msdu__rule {
     unsigned needs;   /* MSDU__NEEDS_* */
     bool is_merge;
     void (*apply)(const msdu__correct_args *args, const msdu__chunk *chunk);
+    /* The same rule in numbers, for a device; is_prompt: there is no snapshot, y is w. */
+    msdu_rule_step (*step)(const msdu__correct_args *args, bool is_prompt);
 } msdu__rule;
 
 #define MSDU__CHAIN_MAX 6
@@ -125,6 +128,9 @@ typedef struct msdu__recursion_state {
     void *velocity; /* dv */
     void *trace;    /* r */
 } msdu__recursion_state;
+
+/* The coefficients of its loops, for a device. */
+void msdu__recursion_number(const msdu__recursion_args *args, msdu_pass_recursion *out);
 
 /*
  * A call on which ranks do not meet: advance dl, dv; return g + K in gradient (dtype). One pass.

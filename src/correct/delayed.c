@@ -14,10 +14,17 @@ static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
                    chunk->count);
 }
 
+static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
+{
+    return is_prompt ? (msdu_rule_step){.rule = MSDU_RULE_AVERAGE}
+                     : (msdu_rule_step){.rule = MSDU_RULE_DELAYED, .a = args->delayed_keep};
+}
+
 const msdu__rule msdu__rule_delayed = {
     .name = "delayed",
     .help = "w <- mean + delayed_keep (w - y): keep the progress made since the snapshot y",
     .needs = MSDU__NEEDS_SNAPSHOT | MSDU__NEEDS_PARAM,
     .is_merge = true,
     .apply = apply,
+    .step = step,
 };

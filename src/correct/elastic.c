@@ -8,10 +8,17 @@ static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
                                       args->elastic_alpha, chunk->count);
 }
 
+static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
+{
+    (void)is_prompt;
+    return (msdu_rule_step){.rule = MSDU_RULE_ELASTIC, .a = args->elastic_alpha};
+}
+
 const msdu__rule msdu__rule_elastic = {
     .name = "elastic",
     .help = "w <- w - elastic_alpha (w - mean): a pull towards the mean, as in EASGD",
     .needs = MSDU__NEEDS_PARAM,
     .is_merge = true,
     .apply = apply,
+    .step = step,
 };

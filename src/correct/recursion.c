@@ -34,6 +34,22 @@ static msdu__vec_recursion coefficients(const msdu__recursion_args *args)
     };
 }
 
+void msdu__recursion_number(const msdu__recursion_args *args, msdu_pass_recursion *out)
+{
+    const msdu__vec_recursion c = coefficients(args);
+    *out = (msdu_pass_recursion){
+        .decay = c.decay,
+        .momentum = c.momentum,
+        .factor = c.factor,
+        .lr = c.lr,
+        .lr_inverse = c.lr_inverse,
+        .of_input = c.of_input,
+        .of_velocity = c.of_velocity,
+        .of_target = c.of_target,
+        .of_trace = c.of_trace,
+    };
+}
+
 /* One chunk of a call: pointers into the caller's arrays. */
 typedef struct piece {
     const msdu__vec_real *loops;

@@ -11,6 +11,16 @@
 /* Elements scaled and summed while they are in the first cache levels. */
 #define SCALED_CHUNK 1024
 
+/* A device knows formats by these numbers. */
+_Static_assert(MSDU__WIRE_FLOAT32 == (int)MSDU_FORMAT_FLOAT32 &&
+                   MSDU__WIRE_BFLOAT16 == (int)MSDU_FORMAT_BFLOAT16 &&
+                   MSDU__WIRE_FLOAT16 == (int)MSDU_FORMAT_FLOAT16 &&
+                   MSDU__WIRE_INT8 == (int)MSDU_FORMAT_INT8 &&
+                   MSDU__WIRE_INT4 == (int)MSDU_FORMAT_INT4 &&
+                   MSDU__WIRE_TERNARY == (int)MSDU_FORMAT_TERNARY &&
+                   MSDU__CHAIN_MAX <= MSDU_PASS_RULES,
+               "msdu/device.h and the stages agree");
+
 static bool is_half(int32_t dtype)
 {
     return dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;

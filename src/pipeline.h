@@ -173,8 +173,9 @@ typedef struct msdu__fragment {
     msdu__round round;
     bool may_apply;
     uint32_t slice_count;
-    uint32_t *members; /* its slices, as the slicer ordered them */
-    uint32_t *plan;    /* issue order: indices into members */
+    uint32_t *members;    /* its slices, as the slicer ordered them */
+    uint32_t *plan;       /* issue order: indices into members */
+    uint64_t queue_begin; /* positions of its slices in the queue: begin .. begin + slice_count */
     uint32_t captured;
     uint32_t issued;
     uint32_t reduced;
@@ -351,6 +352,10 @@ void msdu__pipeline_io(msdu__pipeline *p, msdu_status status);
 msdu_status msdu__pipeline_overdue(msdu__pipeline *p, uint64_t since_ns, const char *what);
 /* Start one backend operation on a lane. */
 msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, msdu_req **req_out);
+
+/* Backends that take one order over all lanes (MSDU_CAP_SINGLE_ORDER): may the control message of a
+ * round leave now? */
+bool msdu__pipeline_may_control(const msdu__pipeline *p, const msdu__fragment *f);
 
 /* --- domain.c: what a slice means in each domain --- */
 /* buf <- what is to be reduced. */

@@ -58,6 +58,9 @@ static void send_plan(msdu__pipeline *p, msdu__fragment *f)
 
 void msdu__replan_review(msdu__pipeline *p, msdu__fragment *f)
 {
+    if (p->fragment_count > 1 && (p->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0) {
+        return; /* a plan leaves when a round ends, which is no place in one order over fragments */
+    }
     if (f->control[0].wants_plan > 0) {
         send_plan(p, f);
         return;

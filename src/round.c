@@ -59,6 +59,7 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
     f->is_control_issued = f->is_control_done = false;
     f->is_marked = f->is_applied = false;
     f->opened_ns = msdu__pipeline_now(p);
+    f->queue_begin = p->queue_tail;
     for (uint32_t i = 0; i < f->slice_count; i++) {
         uint32_t slice = f->members[f->plan[i]];
         p->runs[slice].state = MSDU__RUN_OPEN;
@@ -136,7 +137,7 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
 
 bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
 {
-    if (f->issued < f->slice_count || !are_passes_done(p, f)) {
+    if (f->issued < f->slice_count || !msdu__pipeline_may_control(p, f) || !are_passes_done(p, f)) {
         return false;
     }
     collect(p, f);

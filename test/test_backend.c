@@ -270,6 +270,17 @@ static bool many_finish(struct rank *me, struct many *many, uint32_t lane)
     return true;
 }
 
+/* A lane that has something in flight. */
+static bool many_finish_any(struct rank *me, struct many *many)
+{
+    for (uint32_t lane = 0; lane < MANY_LANES; lane++) {
+        if (many->ended[lane] < many->next[lane]) {
+            return many_finish(me, many, lane);
+        }
+    }
+    return true;
+}
+
 /* Each rank starts in an order of its own over the lanes, with naps of its own. */
 static bool many_in_flight(struct rank *me)
 {
@@ -279,6 +290,10 @@ static bool many_in_flight(struct rank *me)
     while (is_good && many->ended[0] + many->ended[1] + many->ended[2] < MANY_ALL) {
         random = mix(random);
         uint32_t lane = (uint32_t)(random % MANY_LANES);
+        if ((me->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0) {
+            /* the library starts operations in one order on all ranks, this one lane by lane */
+            lane = (uint32_t)((many->next[0] + many->next[1] + many->next[2]) % MANY_LANES);
+        }
         uint64_t in_flight = many->next[lane] - many->ended[lane];
         bool has_more = many->next[lane] < MANY_PER_LANE;
         bool wants_start = has_more && in_flight < MANY_IN_FLIGHT && (random >> 20) % 3 != 0;
@@ -286,6 +301,8 @@ static bool many_in_flight(struct rank *me)
             is_good = many_start(me, many, lane);
         } else if (in_flight > 0) {
             is_good = many_finish(me, many, lane);
+        } else if (!has_more) {
+            is_good = many_finish_any(me, many);
         }
         if ((random >> 40) % 64 == 0) {
             world_nap(random >> 8);

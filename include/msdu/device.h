@@ -56,6 +56,16 @@ typedef enum msdu_pass_rule {
     MSDU_RULE_SCALE,       /* d *= factor */
 } msdu_pass_rule;
 
+/* Wire formats of MSDU_PASS_ENCODE, REDUCE and DECODE (src/wire). */
+typedef enum msdu_pass_format {
+    MSDU_FORMAT_FLOAT32 = 0,
+    MSDU_FORMAT_BFLOAT16,
+    MSDU_FORMAT_FLOAT16,
+    MSDU_FORMAT_INT8,
+    MSDU_FORMAT_INT4,
+    MSDU_FORMAT_TERNARY,
+} msdu_pass_format;
+
 typedef struct msdu_rule_step {
     int32_t rule;     /* msdu_pass_rule */
     int32_t reserved; /* zero */
@@ -102,7 +112,7 @@ typedef struct msdu_pass {
     msdu_sums *sums;  /* written, in shared memory; NULL: not wanted */
     float *sketch;    /* 64 floats, written, in shared memory */
     uint64_t seed;    /* SKETCH */
-    int32_t format;   /* ENCODE, REDUCE, DECODE: number of the wire (src/wire/wire.h) */
+    int32_t format;   /* ENCODE, REDUCE, DECODE: msdu_pass_format */
     uint32_t block;   /* elements of a block of codes */
     int32_t ranks;    /* REDUCE: contributions, one behind the other, and their distance */
     int32_t reserved; /* zero */

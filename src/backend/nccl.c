@@ -1,0 +1,629 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Backend module "nccl": collectives between GPUs over NCCL, and the memory and loops of the device
+ * (nccl_device.c). The rendezvous is the hub's: it names who is missing, late or lost, which NCCL
+ * does not. One communicator on one stream: operations of all lanes run in the order of their
+ * start, which the library keeps equal on all ranks (MSDU_CAP_SINGLE_ORDER).
+ */
+#include "nccl_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "local_move.h"
+#include "nccl_loops.h"
+
+#ifndef MSDU__NCCL_NAME
+#define MSDU__NCCL_NAME "nccl" /* the tests build it once more, over a stand-in */
+#endif
+
+#define BYE_NS    UINT64_C(700000000) /* close() waits this long for the others */
+#define GRACE_NS  UINT64_C(500000000)
+#define ID_KEY    "nccl id"
+#define TEXT(x)   #x
+#define NUMBER(x) TEXT(x)
+#define VERSION   NUMBER(NCCL_MAJOR) "." NUMBER(NCCL_MINOR) "." NUMBER(NCCL_PATCH)
+
+/* --- what the hub asks --- */
+
+/* What the operation is, for telling apart ranks that disagree; never 0. */
+static uint32_t print_of(const msdu_comm *comm, const msdu_op *op)
+{
+    uint64_t facts[3] = {(uint64_t)op->kind, op->count, (uint64_t)op->dtype};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    bool has_shares = op->kind == MSDU_OP_ALLTOALL || op->kind == MSDU_OP_ALLGATHER;
+    facts[2] = op->kind == MSDU_OP_ALLREDUCE ? facts[2] : 0;
+    const uint64_t *more = has_shares ? op->shares : facts + 1;
+    int32_t count = has_shares ? comm->host->ranks : 2;
+    hash = (hash ^ facts[0]) * UINT64_C(0x100000001b3);
+    for (int32_t i = 0; i < count; i++) {
+        hash = (hash ^ more[i]) * UINT64_C(0x100000001b3);
+        hash ^= hash >> 29;
+    }
+    return (uint32_t)(hash ^ (hash >> 32)) | 1U;
+}
+
+static void note_start(msdu_comm *comm, const msdu_op *op)
+{
+    msdu__nccl_lane *lane = &comm->lanes[op->lane];
+    uint64_t slots = (uint64_t)comm->host->requests + 1;
+    atomic_store(&lane->prints[op->sequence % slots], (op->sequence << 32) | print_of(comm, op));
+    atomic_store(&lane->started, op->sequence + 1);
+}
+
+static uint64_t progress(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out)
+{
+    msdu_comm *comm = user;
+    *print_out = 0;
+    if (lane >= comm->host->lanes) {
+        return 0;
+    }
+    uint64_t slots = (uint64_t)comm->host->requests + 1;
+    uint64_t mark = atomic_load(&comm->lanes[lane].prints[sequence % slots]);
+    if (mark != 0 && (mark >> 32) == (sequence & UINT32_MAX)) {
+        *print_out = (uint32_t)mark;
+    }
+    return atomic_load(&comm->lanes[lane].started);
+}
+
+static bool is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out, uint64_t *sequence_out)
+{
+    msdu_comm *comm = user;
+    (void)pthread_mutex_lock(&comm->lock);
+    const msdu_req *req = comm->oldest;
+    bool is_late = req != NULL && now_ns > comm->front_ns + comm->host->deadline_ns &&
+                   cudaEventQuery(req->done) == cudaErrorNotReady;
+    if (is_late) {
+        *lane_out = req->op.lane;
+        *sequence_out = req->op.sequence;
+    }
+    (void)pthread_mutex_unlock(&comm->lock);
+    return is_late;
+}
+
+static void notify(void *user)
+{
+    const msdu_comm *comm = user;
+    if (comm->host->notify != NULL) {
+        comm->host->notify(comm->host->user);
+    }
+}
+
+/* From the hub's thread: whoever tests next ends the communicator. */
+static void failed(void *user)
+{
+    msdu_comm *comm = user;
+    atomic_store(&comm->is_failing, true);
+    notify(comm);
+}
+
+/* --- joining --- */
+
+static msdu_status make_streams(msdu_comm *comm)
+{
+    int least = 0;
+    int greatest = 0;
+    cudaEvent_t *events[] = {&comm->early_end, &comm->late_end, &comm->joined};
+    MSDU__CUDA(comm, cudaGetDevice(&comm->device));
+    MSDU__CUDA(comm, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    MSDU__CUDA(comm, cudaStreamCreateWithPriority(&comm->early, cudaStreamNonBlocking, greatest));
+    MSDU__CUDA(comm, cudaStreamCreateWithPriority(&comm->late, cudaStreamNonBlocking, greatest));
+    MSDU__CUDA(comm, cudaStreamCreateWithPriority(&comm->wire, cudaStreamNonBlocking, greatest));
+    MSDU__CUDA(comm, cudaStreamCreateWithPriority(&comm->notice, cudaStreamNonBlocking, greatest));
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
+        MSDU__CUDA(comm, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming));
+    }
+    for (uint32_t i = 0; i < MSDU__NCCL_MARKS; i++) {
+        MSDU__CUDA(comm, cudaEventCreateWithFlags(&comm->marks[i], cudaEventDisableTiming));
+    }
+    for (int i = 0; i < 2; i++) {
+        MSDU__CUDA(comm, cudaMalloc(&comm->scratch[i], MSDU__LOOPS_SCRATCH));
+    }
+    return MSDU_OK;
+}
+
+static msdu_status make_requests(msdu_comm *comm)
+{
+    const msdu_host *host = comm->host;
+    comm->reqs = calloc(host->requests, sizeof(*comm->reqs));
+    comm->lanes = calloc(host->lanes, sizeof(*comm->lanes));
+    if (comm->reqs == NULL || comm->lanes == NULL) {
+        return host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
+    }
+    for (uint32_t i = 0; i < host->requests; i++) {
+        msdu_req *req = &comm->reqs[i];
+        req->shares = calloc((size_t)host->ranks, sizeof(*req->shares));
+        if (req->shares == NULL) {
+            return host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
+        }
+        MSDU__CUDA(comm, cudaEventCreateWithFlags(&req->done, cudaEventDisableTiming));
+        req->next = comm->free;
+        comm->free = req;
+    }
+    for (uint32_t i = 0; i < host->lanes; i++) {
+        comm->lanes[i].prints = calloc((size_t)host->requests + 1, sizeof(_Atomic uint64_t));
+        if (comm->lanes[i].prints == NULL) {
+            return host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
+        }
+    }
+    return MSDU_OK;
+}
+
+/* Rank 0's id, by the hub. */
+static msdu_status share_id(msdu_comm *comm, ncclUniqueId *id)
+{
+    void *data = NULL;
+    size_t bytes = 0;
+    if (comm->host->rank == 0) {
+        ncclResult_t result = ncclGetUniqueId(id);
+        if (result != ncclSuccess) {
+            return msdu__nccl_fail(comm, "ncclGetUniqueId", ncclGetErrorString(result));
+        }
+        return comm->hub == NULL ? MSDU_OK : msdu__hub_set(comm->hub, ID_KEY, id, sizeof(*id));
+    }
+    msdu_status status = msdu__hub_get(comm->hub, ID_KEY, &data, &bytes);
+    if (status == MSDU_OK && bytes != sizeof(*id)) {
+        status = comm->host->fail(MSDU_ERR_BACKEND, "nccl: the id of rank 0 has another size");
+    }
+    if (status == MSDU_OK) {
+        memcpy(id, data, sizeof(*id));
+    }
+    free(data);
+    return status;
+}
+
+static msdu_status join(msdu_comm *comm)
+{
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    msdu_status status = comm->host->ranks > 1 ? msdu__hub_open(comm->host, &comm->hub) : MSDU_OK;
+    if (status == MSDU_OK) {
+        status = share_id(comm, &id);
+    }
+    if (status != MSDU_OK) {
+        return status;
+    }
+    if (comm->hub != NULL) {
+        msdu__hub_watch_set(comm->hub, &comm->watch);
+    }
+    ncclResult_t result =
+        ncclCommInitRankConfig(&comm->nccl, comm->host->ranks, id, comm->host->rank, &config);
+    comm->grace_ns = GRACE_NS;
+    status = msdu__nccl_settle(comm, result, "ncclCommInitRankConfig");
+    comm->grace_ns = 0;
+    return status;
+}
+
+static void tell(const msdu_comm *comm)
+{
+    char text[160];
+    int version = 0;
+    (void)ncclGetVersion(&version);
+    (void)snprintf(text, sizeof(text), "nccl %d: %d ranks, one communicator, device %d", version,
+                   (int)comm->host->ranks, comm->device);
+    if (comm->host->log != NULL) {
+        comm->host->log(comm->host->user, MSDU_LOG_INFO, text);
+    }
+}
+
+static void free_request(msdu_req *req)
+{
+    if (req->done != NULL) {
+        (void)cudaEventDestroy(req->done);
+    }
+    (void)cudaFreeHost(req->pinned);
+    (void)cudaFree(req->staging);
+    free(req->shares);
+}
+
+static void free_comm(msdu_comm *comm)
+{
+    cudaStream_t streams[] = {comm->early, comm->late, comm->wire, comm->notice};
+    cudaEvent_t events[] = {comm->early_end, comm->late_end, comm->joined};
+    for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]); i++) {
+        if (streams[i] != NULL) {
+            (void)cudaStreamSynchronize(streams[i]); /* its notices name this struct */
+            (void)cudaStreamDestroy(streams[i]);
+        }
+    }
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
+        (void)(events[i] != NULL && cudaEventDestroy(events[i]) != cudaSuccess);
+    }
+    for (uint32_t i = 0; i < MSDU__NCCL_MARKS && comm->marks[i] != NULL; i++) {
+        (void)cudaEventDestroy(comm->marks[i]);
+    }
+    for (uint32_t i = 0; comm->reqs != NULL && i < comm->host->requests; i++) {
+        free_request(&comm->reqs[i]);
+    }
+    for (uint32_t i = 0; comm->lanes != NULL && i < comm->host->lanes; i++) {
+        free(comm->lanes[i].prints);
+    }
+    (void)cudaFree(comm->scratch[0]);
+    (void)cudaFree(comm->scratch[1]);
+    free(comm->reqs);
+    free(comm->lanes);
+    (void)pthread_mutex_destroy(&comm->lock);
+    (void)pthread_mutex_destroy(&comm->launch);
+    free(comm);
+}
+
+/* The hub goes last: it tells the others why the communicator ends. An abort is right in peace,
+ * too: all ranks have said goodbye, or will not. */
+static void leave(msdu_comm *comm)
+{
+    if (comm->hub != NULL) {
+        msdu__hub_watch_set(comm->hub, NULL);
+    }
+    msdu__nccl_end(comm);
+    msdu__hub_close(comm->hub);
+    free_comm(comm);
+}
+
+static msdu_status nccl_open(const msdu_host *host, msdu_comm **comm_out)
+{
+    if (host->ranks < 1 || host->rank < 0 || host->rank >= host->ranks || host->job == NULL ||
+        host->lanes == 0 || host->requests == 0) {
+        return host->fail(MSDU_ERR_INVALID,
+                          "nccl: rank, ranks, job, lanes or requests is not valid");
+    }
+    msdu_comm *comm = calloc(1, sizeof(*comm));
+    if (comm == NULL) {
+        return host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
+    }
+    comm->host = host;
+    comm->watch = (msdu__hub_watch){comm, is_stalled, progress, failed};
+    (void)pthread_mutex_init(&comm->lock, NULL);
+    (void)pthread_mutex_init(&comm->launch, NULL);
+    msdu_status status = make_streams(comm);
+    if (status == MSDU_OK) {
+        status = make_requests(comm);
+    }
+    if (status == MSDU_OK) {
+        status = join(comm);
+    }
+    if (status != MSDU_OK) {
+        leave(comm);
+        return status;
+    }
+    tell(comm);
+    *comm_out = comm;
+    return MSDU_OK;
+}
+
+static bool is_idle(msdu_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->lock);
+    bool is = comm->oldest == NULL;
+    (void)pthread_mutex_unlock(&comm->lock);
+    return is;
+}
+
+/* Leave in peace if nothing is in flight. */
+static void nccl_close(msdu_comm *comm)
+{
+    if (comm == NULL) {
+        return;
+    }
+    (void)cudaSetDevice(comm->device);
+    if (comm->hub != NULL && !atomic_load(&comm->is_failing)) {
+        if (is_idle(comm)) {
+            msdu__hub_bye(comm->hub, BYE_NS);
+        } else {
+            msdu__hub_abort(comm->hub, MSDU_ERR_PEER_LOST,
+                            "it left the group with operations in flight");
+        }
+    }
+    leave(comm);
+}
+
+/* --- operations --- */
+
+static uint64_t sum_of(const uint64_t *shares, int32_t count)
+{
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < count; i++) {
+        sum += shares[i];
+    }
+    return sum;
+}
+
+/* Bytes that an operation reads and writes. */
+static uint64_t bytes_in(const msdu_comm *comm, const msdu_op *op)
+{
+    switch (op->kind) {
+    case MSDU_OP_ALLREDUCE:
+        return op->count * (op->dtype == MSDU_FLOAT64 ? 8 : 4);
+    case MSDU_OP_ALLTOALL:
+        return sum_of(op->shares, comm->host->ranks);
+    case MSDU_OP_ALLGATHER:
+        return op->shares[comm->host->rank];
+    default:
+        return op->count;
+    }
+}
+
+static uint64_t bytes_out(const msdu_comm *comm, const msdu_op *op)
+{
+    switch (op->kind) {
+    case MSDU_OP_ALLTOALL:
+        return op->shares[comm->host->rank] * (uint64_t)comm->host->ranks;
+    case MSDU_OP_ALLGATHER:
+        return sum_of(op->shares, comm->host->ranks);
+    default:
+        return bytes_in(comm, op);
+    }
+}
+
+static bool is_in_place(const msdu_op *op)
+{
+    return op->kind == MSDU_OP_ALLREDUCE || op->kind == MSDU_OP_BROADCAST;
+}
+
+static bool is_taken(ncclResult_t result)
+{
+    return result == ncclSuccess || result == ncclInProgress;
+}
+
+/* Every rank's share to it, and its part from every rank; or the own share to all. */
+static msdu_status exchange(msdu_comm *comm, const msdu_op *op, const unsigned char *send,
+                            unsigned char *recv)
+{
+    bool is_gather = op->kind == MSDU_OP_ALLGATHER;
+    uint64_t own = op->shares[comm->host->rank];
+    ncclResult_t result = ncclGroupStart();
+    /* inside a group nothing is launched yet: "in progress" says as little as success */
+    for (int32_t i = 0; i < comm->host->ranks && is_taken(result); i++) {
+        uint64_t out = is_gather ? own : op->shares[i];
+        uint64_t in = is_gather ? op->shares[i] : own;
+        if (out > 0) {
+            result = ncclSend(send, out, ncclInt8, i, comm->nccl, comm->wire);
+        }
+        if (in > 0 && is_taken(result)) {
+            result = ncclRecv(recv, in, ncclInt8, i, comm->nccl, comm->wire);
+        }
+        send += is_gather ? 0 : out;
+        recv += in;
+    }
+    ncclResult_t ended = ncclGroupEnd();
+    MSDU__NCCL(comm, is_taken(result) ? ended : result);
+    return MSDU_OK;
+}
+
+/* Equal shares are what NCCL has a collective for. */
+static bool is_even(const msdu_comm *comm, const msdu_op *op)
+{
+    bool is = op->kind == MSDU_OP_ALLGATHER;
+    for (int32_t i = 1; is && i < comm->host->ranks; i++) {
+        is = op->shares[i] == op->shares[0];
+    }
+    return is;
+}
+
+static msdu_status communicate(msdu_comm *comm, const msdu_op *op, const void *send, void *recv)
+{
+    ncclDataType_t type = op->dtype == MSDU_FLOAT64 ? ncclFloat64 : ncclFloat32;
+    if (op->kind == MSDU_OP_ALLREDUCE) {
+        MSDU__NCCL(comm,
+                   ncclAllReduce(recv, recv, op->count, type, ncclSum, comm->nccl, comm->wire));
+    } else if (op->kind == MSDU_OP_BROADCAST) {
+        MSDU__NCCL(comm, ncclBroadcast(recv, recv, op->count, ncclInt8, 0, comm->nccl, comm->wire));
+    } else if (is_even(comm, op)) {
+        MSDU__NCCL(comm,
+                   ncclAllGather(send, recv, op->shares[0], ncclInt8, comm->nccl, comm->wire));
+    } else {
+        return exchange(comm, op, send, recv);
+    }
+    return MSDU_OK;
+}
+
+/* Room for an operation on the host's memory: grown when needed, which blocks. */
+static msdu_status make_room(msdu_comm *comm, msdu_req *req, uint64_t bytes)
+{
+    void *pinned = NULL;
+    void *staging = NULL;
+    if (bytes <= req->staged_bytes) {
+        return MSDU_OK;
+    }
+    (void)cudaFreeHost(req->pinned);
+    (void)cudaFree(req->staging);
+    req->pinned = req->staging = NULL;
+    req->staged_bytes = 0;
+    MSDU__CUDA(comm, cudaHostAlloc(&pinned, bytes, cudaHostAllocPortable));
+    req->pinned = pinned;
+    MSDU__CUDA(comm, cudaMalloc(&staging, bytes));
+    req->staging = staging;
+    req->staged_bytes = bytes;
+    return MSDU_OK;
+}
+
+/* Send and receive lie one behind the other in the staging memory. */
+static msdu_status run_staged(msdu_comm *comm, msdu_req *req)
+{
+    const msdu_op *op = &req->op;
+    uint64_t in = bytes_in(comm, op);
+    uint64_t out = bytes_out(comm, op);
+    uint64_t behind = is_in_place(op) ? 0 : (in + 63) / 64 * 64;
+    msdu_status status = make_room(comm, req, behind + out + 64);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    const void *from = is_in_place(op) ? op->recv : op->send;
+    if (in > 0) {
+        memcpy(req->pinned, from, in);
+        MSDU__CUDA(comm, cudaMemcpyAsync(req->staging, req->pinned, in, cudaMemcpyHostToDevice,
+                                         comm->wire));
+    }
+    status = communicate(comm, op, req->staging, req->staging + behind);
+    if (status == MSDU_OK && out > 0) {
+        MSDU__CUDA(comm, cudaMemcpyAsync(req->pinned + behind, req->staging + behind, out,
+                                         cudaMemcpyDeviceToHost, comm->wire));
+    }
+    return status;
+}
+
+/* What is sent was written by passes: the all-gather's by late ones, the rest by early ones, which
+ * wait for late ones themselves. */
+static msdu_status run_op(msdu_comm *comm, msdu_req *req)
+{
+    const msdu_op *op = &req->op;
+    msdu_status status = MSDU_OK;
+    if (op->place == MSDU_PLACE_DEVICE) {
+        bool is_late = op->kind == MSDU_OP_ALLGATHER;
+        MSDU__CUDA(comm,
+                   cudaStreamWaitEvent(comm->wire, is_late ? comm->late_end : comm->early_end, 0));
+        status = communicate(comm, op, op->send, op->recv);
+    } else {
+        status = run_staged(comm, req);
+    }
+    if (status != MSDU_OK) {
+        return status;
+    }
+    MSDU__CUDA(comm, cudaEventRecord(req->done, comm->wire));
+    MSDU__CUDA(comm, cudaStreamWaitEvent(comm->notice, req->done, 0));
+    MSDU__CUDA(comm, cudaLaunchHostFunc(comm->notice, notify, comm));
+    return MSDU_OK;
+}
+
+static msdu_req *take_request(msdu_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->lock);
+    msdu_req *req = comm->free;
+    if (req != NULL) {
+        comm->free = req->next;
+        req->next = NULL;
+    }
+    (void)pthread_mutex_unlock(&comm->lock);
+    return req;
+}
+
+static void append(msdu_comm *comm, msdu_req *req)
+{
+    (void)pthread_mutex_lock(&comm->lock);
+    if (comm->oldest == NULL) {
+        comm->oldest = req;
+        comm->front_ns = req->began_ns;
+    } else {
+        comm->newest->next = req;
+    }
+    comm->newest = req;
+    (void)pthread_mutex_unlock(&comm->lock);
+}
+
+/* Out of the line, and free again. */
+static void remove_request(msdu_comm *comm, msdu_req *req)
+{
+    msdu_req *before = NULL;
+    (void)pthread_mutex_lock(&comm->lock);
+    for (msdu_req *at = comm->oldest; at != NULL && at != req; at = at->next) {
+        before = at;
+    }
+    if (before == NULL && comm->oldest == req) {
+        comm->oldest = req->next;
+        comm->front_ns = msdu__nccl_now();
+    } else if (before != NULL) {
+        before->next = req->next;
+    }
+    comm->newest = comm->newest == req ? before : comm->newest;
+    req->next = comm->free;
+    comm->free = req;
+    (void)pthread_mutex_unlock(&comm->lock);
+}
+
+static msdu_status check_op(msdu_comm *comm, const msdu_op *op)
+{
+    char text[MSDU__HUB_TEXT_BYTES];
+    if (!msdu__op_is_valid(op, text, sizeof(text))) {
+        return comm->host->fail(MSDU_ERR_INVALID, text);
+    }
+    if (op->lane >= comm->host->lanes) {
+        return comm->host->fail(MSDU_ERR_INVALID, "nccl: there is no such lane");
+    }
+    return msdu__nccl_check(comm);
+}
+
+static msdu_status nccl_start(msdu_comm *comm, const msdu_op *op, msdu_req **req_out)
+{
+    msdu_status status = check_op(comm, op);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    msdu_req *req = take_request(comm);
+    if (req == NULL) {
+        return comm->host->fail(MSDU_ERR_STATE, "nccl: more operations in flight than agreed");
+    }
+    req->op = *op;
+    if (op->shares != NULL) {
+        memcpy(req->shares, op->shares, (size_t)comm->host->ranks * sizeof(*req->shares));
+        req->op.shares = req->shares;
+    }
+    req->began_ns = msdu__nccl_now();
+    note_start(comm, op);
+    (void)cudaSetDevice(comm->device);
+    (void)pthread_mutex_lock(&comm->launch);
+    status = run_op(comm, req);
+    (void)pthread_mutex_unlock(&comm->launch);
+    append(comm, req);
+    if (status != MSDU_OK) {
+        remove_request(comm, req);
+        return status;
+    }
+    *req_out = req;
+    return MSDU_OK;
+}
+
+/* An error of NCCL's own, such as a connection that broke. */
+static msdu_status look_for_error(msdu_comm *comm)
+{
+    ncclResult_t result = ncclSuccess;
+    if (comm->nccl != NULL && ncclCommGetAsyncError(comm->nccl, &result) == ncclSuccess &&
+        (result == ncclSuccess || result == ncclInProgress)) {
+        return msdu__nccl_check(comm);
+    }
+    return msdu__nccl_fail(comm, "an operation", ncclGetErrorString(result));
+}
+
+static msdu_status nccl_test(msdu_comm *comm, msdu_req *req)
+{
+    /* before the event: what ends because the communicator was aborted has not ended well */
+    msdu_status status = look_for_error(comm);
+    cudaError_t error = status == MSDU_OK ? cudaEventQuery(req->done) : cudaSuccess;
+    if (error == cudaErrorNotReady) {
+        return MSDU_IN_PROGRESS;
+    }
+    if (error != cudaSuccess) {
+        status = msdu__nccl_fail(comm, "an operation", cudaGetErrorString(error));
+    }
+    if (status == MSDU_OK && req->op.place == MSDU_PLACE_HOST) {
+        uint64_t out = bytes_out(comm, &req->op);
+        uint64_t in = bytes_in(comm, &req->op);
+        uint64_t behind = is_in_place(&req->op) ? 0 : (in + 63) / 64 * 64;
+        if (out > 0) {
+            memcpy(req->op.recv, req->pinned + behind, out);
+        }
+    }
+    remove_request(comm, req);
+    return status;
+}
+
+static void nccl_abort(msdu_comm *comm, msdu_status status, const char *why)
+{
+    if (comm->hub != NULL) {
+        msdu__hub_abort(comm->hub, status, why == NULL ? "no cause given" : why);
+    }
+}
+
+MSDU_API extern const msdu_backend msdu_backend_v1; /* declared nowhere else */
+const msdu_backend msdu_backend_v1 = {
+    .size = sizeof(msdu_backend),
+    .name = MSDU__NCCL_NAME,
+    .version = VERSION,
+    .caps = MSDU_CAP_NOTIFY | MSDU_CAP_SINGLE_ORDER,
+    .open = nccl_open,
+    .close = nccl_close,
+    .start = nccl_start,
+    .test = nccl_test,
+    .abort = nccl_abort,
+    .device = &msdu__nccl_device,
+};

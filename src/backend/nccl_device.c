@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The device table of the module nccl: memory, passes on two streams, marks. */
+#include "nccl_impl.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "nccl_loops.h"
+
+#define PAUSE_NS 20000L
+
+static void notify(void *user)
+{
+    const msdu_comm *comm = user;
+    if (comm->host->notify != NULL) {
+        comm->host->notify(comm->host->user);
+    }
+}
+
+/* --- memory --- */
+
+static void *allocate(msdu_comm *comm, uint64_t bytes, int32_t is_shared)
+{
+    void *memory = NULL;
+    uint64_t room = bytes > 0 ? bytes : 1;
+    (void)cudaSetDevice(comm->device);
+    if (is_shared != 0) {
+        if (cudaHostAlloc(&memory, room, cudaHostAllocPortable | cudaHostAllocMapped) !=
+            cudaSuccess) {
+            (void)cudaGetLastError();
+            return NULL;
+        }
+        memset(memory, 0, room);
+        return memory;
+    }
+    if (cudaMalloc(&memory, room) != cudaSuccess) {
+        (void)cudaGetLastError(); /* else it is the answer of the next launch, too */
+        return NULL;
+    }
+    (void)cudaMemsetAsync(memory, 0, room, comm->early);
+    (void)cudaStreamSynchronize(comm->early);
+    return memory;
+}
+
+static void release(msdu_comm *comm, void *memory, int32_t is_shared)
+{
+    (void)cudaSetDevice(comm->device);
+    /* passes, and communication that was given up, may still use it */
+    (void)cudaStreamSynchronize(comm->early);
+    (void)cudaStreamSynchronize(comm->late);
+    if (is_shared != 0) {
+        (void)cudaFreeHost(memory);
+    } else {
+        (void)cudaFree(memory);
+    }
+}
+
+/* --- passes --- */
+
+static msdu_status launch(msdu_comm *comm, const msdu_pass *pass)
+{
+    bool is_late = pass->is_late != 0;
+    cudaStream_t stream = is_late ? comm->late : comm->early;
+    cudaError_t error = cudaSuccess;
+    if (!is_late) {
+        MSDU__CUDA(comm, cudaStreamWaitEvent(comm->early, comm->late_end, 0));
+    }
+    if (pass->kind == MSDU_PASS_FILL) {
+        error = cudaMemsetAsync(pass->out, pass->byte, pass->count, stream);
+    } else if (pass->kind == MSDU_PASS_COPY) {
+        error = cudaMemcpyAsync(pass->out, pass->in, pass->count, cudaMemcpyDeviceToDevice, stream);
+    } else {
+        error = msdu__loops_launch(pass, comm->scratch[is_late ? 1 : 0], stream);
+    }
+    MSDU__CUDA(comm, error);
+    MSDU__CUDA(comm, cudaEventRecord(is_late ? comm->late_end : comm->early_end, stream));
+    return MSDU_OK;
+}
+
+static msdu_status run(msdu_comm *comm, const msdu_pass *pass)
+{
+    msdu_status status = msdu__nccl_check(comm);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    (void)cudaSetDevice(comm->device);
+    (void)pthread_mutex_lock(&comm->launch);
+    status = launch(comm, pass);
+    (void)pthread_mutex_unlock(&comm->launch);
+    return status;
+}
+
+static msdu_status record_mark(msdu_comm *comm)
+{
+    cudaEvent_t event = comm->marks[comm->mark_count % MSDU__NCCL_MARKS];
+    MSDU__CUDA(comm, cudaStreamWaitEvent(comm->notice, comm->early_end, 0));
+    MSDU__CUDA(comm, cudaStreamWaitEvent(comm->notice, comm->late_end, 0));
+    MSDU__CUDA(comm, cudaEventRecord(event, comm->notice));
+    MSDU__CUDA(comm, cudaLaunchHostFunc(comm->notice, notify, comm));
+    return MSDU_OK;
+}
+
+static msdu_status mark(msdu_comm *comm, uint64_t *mark_out)
+{
+    (void)cudaSetDevice(comm->device);
+    (void)pthread_mutex_lock(&comm->launch);
+    msdu_status status = record_mark(comm);
+    *mark_out = comm->mark_count++;
+    (void)pthread_mutex_unlock(&comm->launch);
+    return status;
+}
+
+/* A mark so old that its event is another's by now was asked about long ago. */
+static msdu_status reached(msdu_comm *comm, uint64_t number)
+{
+    (void)pthread_mutex_lock(&comm->launch);
+    uint64_t count = comm->mark_count;
+    (void)pthread_mutex_unlock(&comm->launch);
+    if (number + MSDU__NCCL_MARKS < count) {
+        number = count - MSDU__NCCL_MARKS;
+    }
+    cudaError_t error = cudaEventQuery(comm->marks[number % MSDU__NCCL_MARKS]);
+    if (error == cudaErrorNotReady) {
+        return MSDU_IN_PROGRESS;
+    }
+    MSDU__CUDA(comm, error);
+    return MSDU_OK;
+}
+
+/* --- other streams, and the host --- */
+
+static msdu_status follow(msdu_comm *comm, cudaStream_t stream)
+{
+    MSDU__CUDA(comm, cudaEventRecord(comm->joined, stream));
+    MSDU__CUDA(comm, cudaStreamWaitEvent(comm->early, comm->joined, 0));
+    return MSDU_OK;
+}
+
+static msdu_status after(msdu_comm *comm, void *stream)
+{
+    (void)cudaSetDevice(comm->device);
+    (void)pthread_mutex_lock(&comm->launch);
+    msdu_status status = follow(comm, stream);
+    (void)pthread_mutex_unlock(&comm->launch);
+    return status;
+}
+
+static msdu_status lead(msdu_comm *comm, cudaStream_t stream)
+{
+    MSDU__CUDA(comm, cudaStreamWaitEvent(stream, comm->early_end, 0));
+    MSDU__CUDA(comm, cudaStreamWaitEvent(stream, comm->late_end, 0));
+    return MSDU_OK;
+}
+
+/* Everything launched so far, by both streams. */
+static msdu_status wait_host(msdu_comm *comm)
+{
+    uint64_t began = msdu__nccl_now();
+    uint64_t number = 0;
+    const struct timespec span = {.tv_nsec = PAUSE_NS};
+    msdu_status status = mark(comm, &number);
+    while (status == MSDU_OK && (status = reached(comm, number)) == MSDU_IN_PROGRESS) {
+        if (msdu__nccl_now() - began > comm->host->deadline_ns) {
+            return comm->host->fail(MSDU_ERR_TIMEOUT,
+                                    "nccl: the device did not end its work within the deadline");
+        }
+        (void)nanosleep(&span, NULL);
+        status = MSDU_OK;
+    }
+    return status;
+}
+
+static msdu_status before(msdu_comm *comm, void *stream, int32_t is_host)
+{
+    (void)cudaSetDevice(comm->device);
+    if (is_host != 0) {
+        return wait_host(comm);
+    }
+    (void)pthread_mutex_lock(&comm->launch);
+    msdu_status status = lead(comm, stream);
+    (void)pthread_mutex_unlock(&comm->launch);
+    return status;
+}
+
+static msdu_status copy(msdu_comm *comm, void *to, const void *from, uint64_t bytes)
+{
+    msdu_status status = before(comm, NULL, 1);
+    if (status != MSDU_OK || bytes == 0) {
+        return status;
+    }
+    (void)pthread_mutex_lock(&comm->launch);
+    cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, comm->late);
+    error = error == cudaSuccess ? cudaStreamSynchronize(comm->late) : error;
+    (void)pthread_mutex_unlock(&comm->launch);
+    MSDU__CUDA(comm, error);
+    return MSDU_OK;
+}
+
+const msdu_device msdu__nccl_device = {
+    .size = sizeof(msdu_device),
+    .name = "cuda",
+    .allocate = allocate,
+    .release = release,
+    .copy = copy,
+    .run = run,
+    .mark = mark,
+    .reached = reached,
+    .after = after,
+    .before = before,
+};

@@ -14,6 +14,7 @@ typedef struct piece {
     uint64_t at;    /* first element within the slice */
     uint64_t count; /* elements */
     uint32_t segment;
+    uint32_t announcement;
 } piece;
 
 /* Only the pointer that is meant is read: the trainer may just be moving the other one. */
@@ -30,6 +31,7 @@ static piece piece_at(const msdu__pipeline *p, uint32_t slice, uint32_t index, u
         .at = at,
         .count = segment->count,
         .segment = cut->first_segment + index,
+        .announcement = msdu__announcement(segment->tensor, what),
     };
 }
 
@@ -51,31 +53,38 @@ static void *offset_of(void *base, int32_t dtype, uint64_t elements)
 }
 
 /* in (dtype) to working type, or, as a store, back */
-static void convert(msdu__pipeline *p, msdu_pass_kind kind, const void *in, void *out,
-                    int32_t dtype, uint64_t count)
+static void convert(msdu__pipeline *p, msdu_pass_kind kind, const piece *part, void *working,
+                    int32_t dtype)
 {
-    assert(in != NULL && out != NULL);
+    bool is_store = kind == MSDU_PASS_STORE;
+    assert(part->memory != NULL && working != NULL);
     msdu__pass pass = {.data = {.kind = kind,
                                 .dtype = dtype,
-                                .count = count,
-                                .is_late = kind == MSDU_PASS_STORE,
-                                .in = in,
-                                .out = out}};
+                                .count = part->count,
+                                .stage = is_store ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
+                                .announcement = part->announcement,
+                                .in = is_store ? working : part->memory,
+                                .out = is_store ? part->memory : working}};
     msdu__pass_run(p, &pass);
 }
 
 static void fill(msdu__pipeline *p, void *out, int byte, uint64_t bytes, bool is_late)
 {
-    msdu__pass pass = {
-        .data = {
-            .kind = MSDU_PASS_FILL, .byte = byte, .count = bytes, .is_late = is_late, .out = out}};
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
+                                .byte = byte,
+                                .count = bytes,
+                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
+                                .out = out}};
     msdu__pass_run(p, &pass);
 }
 
 static void copy(msdu__pipeline *p, void *out, const void *in, uint64_t bytes, bool is_late)
 {
-    msdu__pass pass = {
-        .data = {.kind = MSDU_PASS_COPY, .count = bytes, .is_late = is_late, .in = in, .out = out}};
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_COPY,
+                                .count = bytes,
+                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
+                                .in = in,
+                                .out = out}};
     msdu__pass_run(p, &pass);
 }
 
@@ -86,7 +95,7 @@ static void scale(msdu__pipeline *p, void *x, int32_t dtype, uint64_t count, dou
     msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
                                 .dtype = dtype,
                                 .count = count,
-                                .is_late = is_late,
+                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
                                 .factor = factor,
                                 .out = x,
                                 .sums = sums}};
@@ -113,6 +122,7 @@ static msdu_pass arrays_of(const msdu__pipeline *p, const msdu__fragment *f, uin
     return (msdu_pass){
         .dtype = dtype,
         .count = part->count,
+        .announcement = part->announcement,
         .param = part->memory,
         .anchor = offset_of(run->anchor, dtype, part->at),
         .update = offset_of(run->buf, dtype, part->at),
@@ -140,6 +150,7 @@ static void recur(msdu__pipeline *p, uint32_t slice, const msdu__recursion_args 
     int32_t dtype = p->slicing.slices[slice].dtype;
     data.dtype = dtype;
     data.count = part->count;
+    data.announcement = part->announcement;
     data.drift = offset_of(run->recursion.drift, dtype, part->at);
     data.velocity = offset_of(run->recursion.velocity, dtype, part->at);
     data.trace = offset_of(run->recursion.trace, dtype, part->at);
@@ -153,6 +164,7 @@ static void capture_gradient(msdu__pipeline *p, uint32_t slice, const piece *par
     int32_t dtype = p->slicing.slices[slice].dtype;
     msdu__pass pass = {.data = {.kind = run->is_staged ? MSDU_PASS_LOAD : MSDU_PASS_NORM,
                                 .dtype = dtype,
+                                .announcement = part->announcement,
                                 .count = part->count,
                                 .in = part->memory,
                                 .out = offset_of(run->buf, dtype, part->at),
@@ -177,7 +189,7 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
     void *buf = offset_of(run->buf, dtype, part->at);
     msdu_sums *sums = f->round.is_exact ? NULL : &p->captured[part->segment];
     if (run->is_state) {
-        convert(p, MSDU_PASS_LOAD, part->memory, buf, dtype, part->count);
+        convert(p, MSDU_PASS_LOAD, part, buf, dtype);
     } else if (is_unread(p, f)) {
         return;
     } else if (f->round.is_gradient) {
@@ -256,8 +268,8 @@ static void store_gradients(msdu__pipeline *p, const msdu__fragment *f, uint32_t
     uint64_t at = 0;
     for (uint32_t i = 0; i < cut->segments && !msdu__voice_of(f)->is_absent; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
-        convert(p, MSDU_PASS_STORE, offset_of(p->runs[slice].buf, cut->dtype, at), part.memory,
-                cut->dtype, part.count);
+        convert(p, MSDU_PASS_STORE, &part, offset_of(p->runs[slice].buf, cut->dtype, at),
+                cut->dtype);
         at += part.count;
     }
 }
@@ -298,7 +310,7 @@ static void correct_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, 
         .correct = &p->correct_args,
     };
     pass.data.kind = MSDU_PASS_APPLY;
-    pass.data.is_late = 1;
+    pass.data.stage = MSDU_STAGE_LATE;
     pass.data.sums = f->round.is_exact ? NULL : &p->applied[part->segment];
     msdu__pass_run(p, &pass);
 }
@@ -309,11 +321,12 @@ static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, co
     int32_t dtype = p->slicing.slices[slice].dtype;
     void *buf = offset_of(run->buf, dtype, part->at);
     if (run->is_state) {
-        convert(p, MSDU_PASS_STORE, buf, part->memory, dtype, part->count);
+        convert(p, MSDU_PASS_STORE, part, buf, dtype);
     } else if (p->is_accumulated && !f->round.is_exact) {
         msdu__recursion_args args = recursion_args(p);
         args.lr = f->is_void ? 0 : args.lr; /* there is no mean: a local step after all */
-        msdu_pass data = {.kind = MSDU_PASS_MEET, .is_late = 1, .in = buf, .out = part->memory};
+        msdu_pass data = {
+            .kind = MSDU_PASS_MEET, .stage = MSDU_STAGE_LATE, .in = buf, .out = part->memory};
         recur(p, slice, &args, data, part);
     } else {
         correct_piece(p, f, slice, part);
@@ -443,8 +456,7 @@ void msdu__domain_anchor(msdu__pipeline *p)
         int32_t dtype = p->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
             piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
-            convert(p, MSDU_PASS_LOAD, part.memory, offset_of(p->runs[slice].anchor, dtype, at),
-                    dtype, part.count);
+            convert(p, MSDU_PASS_LOAD, &part, offset_of(p->runs[slice].anchor, dtype, at), dtype);
             at += part.count;
         }
         /* what gradient rounds left in the error feedback is in gradient units: of no use here */
@@ -459,8 +471,7 @@ void msdu__domain_rollback(msdu__pipeline *p)
         int32_t dtype = p->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
             piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
-            convert(p, MSDU_PASS_STORE, offset_of(p->runs[slice].anchor, dtype, at), part.memory,
-                    dtype, part.count);
+            convert(p, MSDU_PASS_STORE, &part, offset_of(p->runs[slice].anchor, dtype, at), dtype);
             at += part.count;
         }
     }

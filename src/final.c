@@ -198,7 +198,7 @@ static msdu_status reduce_slice(msdu__pipeline *p, const meeting *m, uint32_t sl
         msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
                                     .dtype = dtype,
                                     .count = cut->count,
-                                    .is_late = 1,
+                                    .stage = MSDU_STAGE_LATE,
                                     .factor = 1.0 / m->weights,
                                     .out = p->runs[slice].buf}};
         msdu__pass_run(p, &pass);

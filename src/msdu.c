@@ -16,10 +16,8 @@ static msdu_status fail_null(const char *what)
 
 /* --- create --- */
 
-static msdu_status load_backend(msdu__pipeline *p)
+static msdu_status load_backend(msdu__pipeline *p, const char *name)
 {
-    /* one rank needs no network: the same calls, no module */
-    const char *name = p->ranks == 1 ? "local" : p->settings.backend;
     msdu_status status = msdu__backend_find(name, &p->backend);
     if (status == MSDU_OK) {
         msdu__log_line(&p->log, MSDU_LOG_INFO, "backend %s %s", p->backend->name,
@@ -69,7 +67,8 @@ msdu_status msdu_create(const msdu_config *config, msdu_ctx **ctx_out)
     if (status != MSDU_OK) {
         goto err_lock;
     }
-    status = load_backend(p);
+    /* one rank needs no network: the same calls, no module */
+    status = load_backend(p, p->ranks == 1 ? "local" : p->settings.backend);
     if (status != MSDU_OK) {
         goto err_lock;
     }
@@ -129,6 +128,12 @@ static msdu_status join_and_build(msdu__pipeline *p)
     if (p->tensors[0].place == MSDU_PLACE_HOST) {
         msdu_status status = msdu__start_build(p);
         return status == MSDU_OK ? join(p) : status;
+    }
+    if (p->ranks == 1) {
+        msdu_status loaded = load_backend(p, p->settings.backend); /* for its device */
+        if (loaded != MSDU_OK) {
+            return loaded;
+        }
     }
     if (!MSDU_BACKEND_HAS(p->backend, device)) {
         return msdu__fail(
@@ -249,6 +254,12 @@ static msdu_status check_wait(msdu__pipeline *p, uint32_t id, msdu_what what)
     return MSDU_OK;
 }
 
+/* Is the memory the trainer's? Gradients of a skipped step are, and hold NaN. */
+static bool is_given(msdu_status status)
+{
+    return status == MSDU_OK || status == MSDU_ERR_NOT_FINITE;
+}
+
 msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
     if (ctx == NULL) {
@@ -265,7 +276,8 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return status;
     }
     status = msdu__schedule_wait(p, id, (uint32_t)what);
-    return status == MSDU_OK ? msdu__pass_settle(p) : status;
+    msdu_status settled = is_given(status) ? msdu__pass_settle(p) : MSDU_OK;
+    return settled == MSDU_OK ? status : settled;
 }
 
 /* --- the same with a stream of the device's --- */
@@ -289,8 +301,11 @@ msdu_status msdu_tensor_ready_on(msdu_ctx *ctx, uint32_t id, msdu_what what, voi
     if (status == MSDU_OK) {
         status = check_device(p);
     }
+    if (status == MSDU_OK && id >= p->tensor_count) {
+        status = msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u", p->rank, id);
+    }
     if (status == MSDU_OK) {
-        status = p->device->after(p->comm, stream);
+        status = p->device->after(p->comm, msdu__announcement(id, what) - 1, stream);
     }
     return status == MSDU_OK ? msdu_tensor_ready(ctx, id, what) : status;
 }
@@ -308,7 +323,8 @@ msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void
     if (status == MSDU_OK) {
         status = msdu__schedule_wait(p, id, (uint32_t)what);
     }
-    return status == MSDU_OK ? p->device->before(p->comm, stream, 0) : status;
+    msdu_status led = is_given(status) ? p->device->before(p->comm, stream, 0) : MSDU_OK;
+    return led == MSDU_OK ? status : led;
 }
 
 msdu_status msdu_step(msdu_ctx *ctx)

@@ -344,65 +344,6 @@ static bool start_slice(msdu__pipeline *p, uint32_t slice, uint32_t slot)
     return true;
 }
 
-/* --- one order over all lanes ---
- *
- * Where a backend needs it, ranks start everything in one order, which follows from positions in
- * the queue alone: the all-gather of slice k comes right behind the first phase of slice k + LAG -
- * 1, the control message of a round right behind its last first phase, and the all-gathers that are
- * then left behind that. The lag lets a slice be reduced while others travel; it is half the
- * window, so that slots are left for these.
- */
-
-static bool has_single_order(const msdu__pipeline *p)
-{
-    return (p->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0;
-}
-
-static uint64_t lag_of(const msdu__pipeline *p)
-{
-    return ((uint64_t)p->settings.window + 1) / 2;
-}
-
-/* All-gathers of a round that come before its control message. */
-static uint64_t gathers_before_control(const msdu__pipeline *p, const msdu__fragment *f)
-{
-    return f->slice_count > lag_of(p) ? f->slice_count - lag_of(p) : 0;
-}
-
-/* Messages of rounds opened before this one have left? */
-static bool are_earlier_controls_out(const msdu__pipeline *p, const msdu__fragment *f)
-{
-    for (uint32_t i = 0; i < p->active_count && &p->fragments[p->active[i]] != f; i++) {
-        if (!p->fragments[p->active[i]].is_control_issued) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool may_start_first(const msdu__pipeline *p, const msdu__fragment *f)
-{
-    uint64_t due = f->queue_begin; /* all-gathers in front of it */
-    if (p->queue_first - f->queue_begin >= lag_of(p)) {
-        due = p->queue_first + 1 - lag_of(p);
-    }
-    return p->queue_second >= due && are_earlier_controls_out(p, f);
-}
-
-static bool may_start_second(const msdu__pipeline *p, const msdu__fragment *f)
-{
-    uint64_t index = p->queue_second - f->queue_begin;
-    if (index < gathers_before_control(p, f)) {
-        return p->queue_first >= p->queue_second + lag_of(p);
-    }
-    return f->is_control_issued;
-}
-
-bool msdu__pipeline_may_control(const msdu__pipeline *p, const msdu__fragment *f)
-{
-    return !has_single_order(p) || p->queue_second >= f->queue_begin + gathers_before_control(p, f);
-}
-
 /* Strictly in queue order: with that, a window cannot make two ranks wait for each other. */
 static bool start_first(msdu__pipeline *p)
 {
@@ -414,7 +355,7 @@ static bool start_first(msdu__pipeline *p)
         bool is_gated =
             p->settings.overlap == MSDU__OVERLAP_BLOCKING && f->captured < f->slice_count;
         if (p->runs[slice].state != MSDU__RUN_CAPTURED || slot < 0 || is_gated ||
-            (has_single_order(p) && !may_start_first(p, f))) {
+            !msdu__order_may_first(p, f)) {
             break;
         }
         if (!start_slice(p, slice, (uint32_t)slot)) {
@@ -461,8 +402,7 @@ static bool start_second(msdu__pipeline *p)
         const msdu__run *run = &p->runs[slice];
         if (run->is_narrow) {
             if (run->state != MSDU__RUN_SUMMED ||
-                (has_single_order(p) && !may_start_second(p, fragment_at(p, slice))) ||
-                !start_gather(p, slice)) {
+                !msdu__order_may_second(p, fragment_at(p, slice)) || !start_gather(p, slice)) {
                 break;
             }
         }
@@ -499,7 +439,7 @@ static bool is_empty(msdu__pipeline *p, uint32_t slice)
     msdu__pass pass = {.data = {.kind = MSDU_PASS_NORM,
                                 .dtype = MSDU_FLOAT32,
                                 .count = run->share_count[p->rank],
-                                .is_late = 1,
+                                .stage = MSDU_STAGE_LATE,
                                 .in = p->slots[run->slot].sum,
                                 .sums = &run->found->summed}};
     run->found->summed.update_sq = 0;
@@ -520,7 +460,7 @@ static void sum_share(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice
     bool may_be_void = msdu__voice_of(f)->weight == 0;
     float *residual = x.wire->has_feedback ? run->owner_residual : NULL;
     msdu__pass pass = {.data = {.kind = MSDU_PASS_REDUCE,
-                                .is_late = 1,
+                                .stage = MSDU_STAGE_LATE,
                                 .in = slot->received,
                                 .out = out,
                                 .residual = may_be_void ? NULL : residual,
@@ -551,7 +491,7 @@ static void phase_done(msdu__pipeline *p, uint32_t slice)
     }
     msdu__exchange x = exchange_of(p, f, slice);
     msdu__pass pass = {.data = {.kind = MSDU_PASS_DECODE,
-                                .is_late = 1,
+                                .stage = MSDU_STAGE_LATE,
                                 .in = slot->send,
                                 .out = msdu__domain_buffer(p, f, slice)},
                        .exchange = &x};

@@ -353,9 +353,11 @@ msdu_status msdu__pipeline_overdue(msdu__pipeline *p, uint64_t since_ns, const c
 /* Start one backend operation on a lane. */
 msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, msdu_req **req_out);
 
-/* Backends that take one order over all lanes (MSDU_CAP_SINGLE_ORDER): may the control message of a
- * round leave now? */
-bool msdu__pipeline_may_control(const msdu__pipeline *p, const msdu__fragment *f);
+/* --- order.c: may the next slice start its first phase, or its all-gather; may the round's control
+ * message leave? f: of that slice --- */
+bool msdu__order_may_first(const msdu__pipeline *p, const msdu__fragment *f);
+bool msdu__order_may_second(const msdu__pipeline *p, const msdu__fragment *f);
+bool msdu__order_may_control(const msdu__pipeline *p, const msdu__fragment *f);
 
 /* --- domain.c: what a slice means in each domain --- */
 /* buf <- what is to be reduced. */
@@ -444,6 +446,12 @@ msdu_status msdu__schedule_rest(msdu__pipeline *p, msdu_what what);
 msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what);
 /* Failure of the context, with its text as this thread's; MSDU_OK if none. */
 msdu_status msdu__pipeline_status(msdu__pipeline *p);
+
+/* Number of the latest announcement of a tensor's memory, as passes name it. */
+static inline uint32_t msdu__announcement(uint32_t tensor, msdu_what what)
+{
+    return 1 + 2 * tensor + (what == MSDU_GRADIENT ? 0 : 1);
+}
 
 /* Where tensors and slices are. */
 static inline uint32_t msdu__place(const msdu__pipeline *p)

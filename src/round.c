@@ -137,7 +137,7 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
 
 bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
 {
-    if (f->issued < f->slice_count || !msdu__pipeline_may_control(p, f) || !are_passes_done(p, f)) {
+    if (f->issued < f->slice_count || !msdu__order_may_control(p, f) || !are_passes_done(p, f)) {
         return false;
     }
     collect(p, f);

@@ -295,6 +295,7 @@ static void reset_states(msdu__pipeline *p)
         const msdu__tensor *t = &p->tensors[i];
         if (t->role == MSDU_ROLE_STATE && p->settings.state == MSDU__STATE_RESET) {
             msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
+                                        .announcement = msdu__announcement(i, MSDU_PARAMETER),
                                         .count = t->count * msdu__dtype_bytes(t->dtype),
                                         .out = t->parameter}};
             msdu__pass_run(p, &pass);

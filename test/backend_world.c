@@ -189,7 +189,11 @@ static pid_t fork_rank(struct world *world, int32_t index)
     pid_t pid = fork();
     if (pid == 0) {
         struct rank *me = malloc(sizeof(*me));
+        char index_text[16];
         (void)alarm(LIFE_S);
+        /* several ranks share the one GPU only if NCCL takes them for different hosts */
+        (void)snprintf(index_text, sizeof(index_text), "rank%" PRId32, index);
+        (void)setenv("NCCL_HOSTID", index_text, 1);
         rank_init(me, world, index);
         (void)rank_main(me);
         free(me);

@@ -182,6 +182,7 @@ typedef struct recorder_comm {
     uint64_t random;
     uint64_t count;
     uint64_t hash[LANES_MOST];
+    uint64_t order; /* over all lanes */
 } recorder_comm;
 
 static recorder_comm *recorder_of(msdu_comm *comm)
@@ -226,6 +227,8 @@ static msdu_status recorder_start(msdu_comm *handle, const msdu_op *op, msdu_req
     add_to_hash(hash, op->sequence);
     add_to_hash(hash, op->count);
     comm->count++;
+    add_to_hash(&comm->order, op->lane);
+    add_to_hash(&comm->order, *hash);
     if (random_next(&comm->random) % 16 == 0) {
         struct timespec pause = {.tv_nsec = (long)(random_next(&comm->random) % 200000)};
         nanosleep(&pause, NULL);
@@ -263,6 +266,24 @@ const msdu_backend fake_recorder = {
     .wait = recorder_wait,
     .abort = recorder_abort,
 };
+
+const msdu_backend fake_recorder_single = {
+    .size = sizeof(msdu_backend),
+    .name = "recorder",
+    .version = "1",
+    .caps = MSDU_CAP_SINGLE_ORDER,
+    .open = recorder_open,
+    .close = recorder_close,
+    .start = recorder_start,
+    .test = recorder_test,
+    .wait = recorder_wait,
+    .abort = recorder_abort,
+};
+
+uint64_t fake_recorder_order(const msdu_comm *comm)
+{
+    return ((const recorder_comm *)(const void *)comm)->order;
+}
 
 uint64_t fake_recorder_hash(const msdu_comm *comm)
 {

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "pipeline.h"
+#include "ranks_place.h"
 
 #define ANNOUNCERS 3
 
@@ -313,6 +314,7 @@ static bool add_tensors(ranks_self *self)
         desc.dtype = tensor->dtype;
         desc.role = tensor->role;
         desc.priority = tensor->priority;
+        desc.place = ranks_place();
         if (job->described != NULL) {
             job->described(self, t, &desc);
         }
@@ -408,7 +410,7 @@ static void *rank_main(void *argument)
     config.size = sizeof(config);
     config.ranks = self->job->ranks;
     config.rank = self->rank;
-    config.backend = "local";
+    ranks_place_config(&config, self->rendezvous);
     config.deadline_ms = config.deadline_ms > 0 ? config.deadline_ms : 30000;
     if (self->job->configured != NULL) {
         self->job->configured(self, &config);
@@ -443,8 +445,8 @@ static bool reserve(ranks_self *self)
     for (uint32_t t = 0; t < job->tensor_count; t++) {
         const ranks_tensor *tensor = &job->tensors[t];
         assert(tensor->count > 0);
-        self->parameter[t] = calloc(tensor->count, 8);
-        self->gradient[t] = calloc(tensor->count, 8);
+        self->parameter[t] = ranks_place_take(tensor->count * 8);
+        self->gradient[t] = ranks_place_take(tensor->count * 8);
         is_there = is_there && self->parameter[t] != NULL && self->gradient[t] != NULL;
         for (uint64_t i = 0; is_there && i < tensor->count; i++) {
             ranks_put(tensor->dtype, self->parameter[t], i,
@@ -460,9 +462,11 @@ bool ranks_go(const ranks_job *job, ranks_run *run)
     int started = 0;
     bool is_well = true;
     *run = (ranks_run){0};
+    ranks_place_begin(run->rendezvous, sizeof(run->rendezvous));
     for (int rank = 0; rank < job->ranks; rank++) {
         run->selves[rank].job = job;
         run->selves[rank].rank = rank;
+        run->selves[rank].rendezvous = run->rendezvous;
         is_well = is_well && reserve(&run->selves[rank]);
     }
     while (is_well && started < job->ranks) {
@@ -472,6 +476,7 @@ bool ranks_go(const ranks_job *job, ranks_run *run)
     for (int rank = 0; rank < started; rank++) {
         pthread_join(threads[rank], NULL);
     }
+    ranks_place_end(run->rendezvous);
     return is_well;
 }
 
@@ -483,8 +488,8 @@ void ranks_free(ranks_run *run)
         free(self->history);
         free(self->fragment);
         for (uint32_t t = 0; t < RANKS_TENSORS_MOST; t++) {
-            free(self->parameter[t]);
-            free(self->gradient[t]);
+            ranks_place_give(self->parameter[t]);
+            ranks_place_give(self->gradient[t]);
         }
     }
 }

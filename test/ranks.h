@@ -77,6 +77,7 @@ struct ranks_self {
     int rank;
     msdu_ctx *ctx;
     uint64_t elements; /* of all tensors */
+    const char *rendezvous;
     void *parameter[RANKS_TENSORS_MOST];
     void *gradient[RANKS_TENSORS_MOST];
     double *velocity;
@@ -90,6 +91,7 @@ struct ranks_self {
 
 typedef struct ranks_run {
     ranks_self selves[RANKS_MOST];
+    char rendezvous[128];
 } ranks_run;
 
 /* Run a job to its end; false: no memory or no thread. */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static uint64_t mix(uint64_t value)
 {
@@ -421,6 +422,10 @@ int main(void)
     }
     if (!world_is_local() && msdu__backend_find(name, &backend) == MSDU_ERR_NOT_FOUND) {
         (void)printf("skipped: %s\n", msdu_last_error());
+        return 77;
+    }
+    if (name != NULL && strcmp(name, "nccl") == 0 && access("/dev/nvidiactl", F_OK) != 0) {
+        (void)printf("skipped: no GPU\n");
         return 77;
     }
     Suite *suite = suite_create("backend");

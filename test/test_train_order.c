@@ -51,6 +51,18 @@ static void note_operations(ranks_self *self)
     all->count[self->rank] = fake_recorder_count(p->comm);
 }
 
+static void record_one_order(ranks_self *self)
+{
+    ((msdu__pipeline *)self->ctx)->backend = &fake_recorder_single;
+}
+
+static void note_one_order(ranks_self *self)
+{
+    op_log *all = self->job->user;
+    note_operations(self);
+    all->hash[self->rank] = fake_recorder_order(self->ctx->pipeline.comm);
+}
+
 static ranks_job order_job(op_log *all)
 {
     return (ranks_job){
@@ -125,6 +137,27 @@ START_TEST(local_rounds)
 }
 END_TEST
 
+/* Where the backend needs it, lanes do not run beside each other either. */
+START_TEST(one_order_over_all_lanes)
+{
+    static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed"};
+    static const char *const wires[] = {"float32", "int4"};
+    for (int window = 1; window <= 5; window += 2) {
+        op_log all = {{0}, {0}};
+        ranks_job job = order_job(&all);
+        job.steps = 120;
+        job.created = record_one_order;
+        job.ended = note_one_order;
+        job.config.domain = _i < 2 ? "gradient" : "auto";
+        job.config.overlap = overlaps[_i / 2 % 4];
+        job.config.wire = wires[_i % 2];
+        job.config.window = window;
+        job.style = RANKS_THREADS;
+        check_order(&job, 200);
+    }
+}
+END_TEST
+
 /* Sanitizers make a step some ten times slower. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define MANY_ROUNDS 1000
@@ -196,6 +229,7 @@ int main(void)
     tcase_add_test(tcase, gradients_in_random_order);
     tcase_add_test(tcase, narrow_gradients);
     tcase_add_loop_test(tcase, local_rounds, 0, 6);
+    tcase_add_loop_test(tcase, one_order_over_all_lanes, 0, 10);
     tcase_add_test(tcase, many_rounds_with_random_delays);
     tcase_add_test(tcase, measured_decisions);
     tcase_add_test(tcase, clipping_gives_all_ranks_the_same_bits);

@@ -88,13 +88,19 @@ typedef struct msdu_pass_recursion {
     double of_trace;
 } msdu_pass_recursion;
 
+/* What a pass has to wait for, beside the announcement that it names. */
+typedef enum msdu_pass_stage {
+    MSDU_STAGE_EARLY = 0, /* all passes so far: it reads what the trainer announced */
+    MSDU_STAGE_LATE = 1,  /* late passes so far: it works on what arrived, whatever is announced */
+} msdu_pass_stage;
+
 /* One loop over a slice, or over a piece of it. What the kind does not name is zero. */
 typedef struct msdu_pass {
-    size_t size;     /* sizeof(msdu_pass) of the library */
-    int32_t kind;    /* msdu_pass_kind */
-    int32_t dtype;   /* msdu_dtype of the tensor */
-    uint64_t count;  /* elements (FILL, COPY: bytes) */
-    int32_t is_late; /* 0: reads what the trainer announced; 1: works on what arrived since */
+    size_t size;    /* sizeof(msdu_pass) of the library */
+    int32_t kind;   /* msdu_pass_kind */
+    int32_t dtype;  /* msdu_dtype of the tensor */
+    uint64_t count; /* elements (FILL, COPY: bytes) */
+    int32_t stage;  /* msdu_pass_stage */
     int32_t byte;
     double factor;
     const void *in;
@@ -107,15 +113,15 @@ typedef struct msdu_pass {
     void *drift;
     void *velocity;
     void *trace;
-    float *residual;  /* ENCODE, REDUCE: error feedback, or NULL */
-    float *sum;       /* REDUCE: count floats */
-    msdu_sums *sums;  /* written, in shared memory; NULL: not wanted */
-    float *sketch;    /* 64 floats, written, in shared memory */
-    uint64_t seed;    /* SKETCH */
-    int32_t format;   /* ENCODE, REDUCE, DECODE: msdu_pass_format */
-    uint32_t block;   /* elements of a block of codes */
-    int32_t ranks;    /* REDUCE: contributions, one behind the other, and their distance */
-    int32_t reserved; /* zero */
+    float *residual;       /* ENCODE, REDUCE: error feedback, or NULL */
+    float *sum;            /* REDUCE: count floats */
+    msdu_sums *sums;       /* written, in shared memory; NULL: not wanted */
+    float *sketch;         /* 64 floats, written, in shared memory */
+    uint64_t seed;         /* SKETCH */
+    int32_t format;        /* ENCODE, REDUCE, DECODE: msdu_pass_format */
+    uint32_t block;        /* elements of a block of codes */
+    int32_t ranks;         /* REDUCE: contributions, one behind the other, and their distance */
+    uint32_t announcement; /* 1 + what after() recorded of the trainer's memory; 0: none */
     uint64_t stride;
     msdu_pass_recursion recursion;
     uint32_t rule_count;
@@ -146,9 +152,10 @@ typedef struct msdu_device {
     msdu_status (*mark)(struct msdu_comm *comm, uint64_t *mark_out);
     /* MSDU_OK, MSDU_IN_PROGRESS, or what failed. Never blocks. */
     msdu_status (*reached)(struct msdu_comm *comm, uint64_t mark);
-    /* Passes that are not late wait from now on for what `stream` (a cudaStream_t) was given so
-     * far. Never blocks. Thread: any. */
-    msdu_status (*after)(struct msdu_comm *comm, void *stream);
+    /* Announcement `index` is what `stream` (a cudaStream_t) was given so far: passes that name it
+     * wait for that. An index that was never recorded is not waited for. Never blocks; allocates
+     * for an index used the first time. Thread: any. */
+    msdu_status (*after)(struct msdu_comm *comm, uint32_t index, void *stream);
     /* `stream` waits for all passes launched so far; is_host: the calling thread does, up to the
      * deadline. Thread: any. */
     msdu_status (*before)(struct msdu_comm *comm, void *stream, int32_t is_host);

@@ -104,7 +104,7 @@ static msdu_status make_streams(msdu_comm *comm)
 {
     int least = 0;
     int greatest = 0;
-    cudaEvent_t *events[] = {&comm->early_end, &comm->late_end, &comm->joined};
+    cudaEvent_t *events[] = {&comm->early_end, &comm->late_end};
     MSDU__CUDA(comm, cudaGetDevice(&comm->device));
     MSDU__CUDA(comm, cudaDeviceGetStreamPriorityRange(&least, &greatest));
     MSDU__CUDA(comm, cudaStreamCreateWithPriority(&comm->early, cudaStreamNonBlocking, greatest));
@@ -221,7 +221,7 @@ static void free_request(msdu_req *req)
 static void free_comm(msdu_comm *comm)
 {
     cudaStream_t streams[] = {comm->early, comm->late, comm->wire, comm->notice};
-    cudaEvent_t events[] = {comm->early_end, comm->late_end, comm->joined};
+    cudaEvent_t events[] = {comm->early_end, comm->late_end};
     for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]); i++) {
         if (streams[i] != NULL) {
             (void)cudaStreamSynchronize(streams[i]); /* its notices name this struct */
@@ -231,6 +231,10 @@ static void free_comm(msdu_comm *comm)
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
         (void)(events[i] != NULL && cudaEventDestroy(events[i]) != cudaSuccess);
     }
+    for (uint32_t i = 0; i < comm->announced_count; i++) {
+        (void)(comm->announced[i] != NULL && cudaEventDestroy(comm->announced[i]) != cudaSuccess);
+    }
+    free(comm->announced);
     for (uint32_t i = 0; i < MSDU__NCCL_MARKS && comm->marks[i] != NULL; i++) {
         (void)cudaEventDestroy(comm->marks[i]);
     }

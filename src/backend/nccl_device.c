@@ -2,6 +2,7 @@
 /* The device table of the module nccl: memory, passes on two streams, marks. */
 #include "nccl_impl.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -59,11 +60,15 @@ static void release(msdu_comm *comm, void *memory, int32_t is_shared)
 
 static msdu_status launch(msdu_comm *comm, const msdu_pass *pass)
 {
-    bool is_late = pass->is_late != 0;
+    bool is_late = pass->stage != MSDU_STAGE_EARLY;
     cudaStream_t stream = is_late ? comm->late : comm->early;
     cudaError_t error = cudaSuccess;
     if (!is_late) {
         MSDU__CUDA(comm, cudaStreamWaitEvent(comm->early, comm->late_end, 0));
+    }
+    uint32_t index = pass->announcement - 1;
+    if (pass->announcement > 0 && index < comm->announced_count && comm->announced[index] != NULL) {
+        MSDU__CUDA(comm, cudaStreamWaitEvent(stream, comm->announced[index], 0));
     }
     if (pass->kind == MSDU_PASS_FILL) {
         error = cudaMemsetAsync(pass->out, pass->byte, pass->count, stream);
@@ -79,13 +84,9 @@ static msdu_status launch(msdu_comm *comm, const msdu_pass *pass)
 
 static msdu_status run(msdu_comm *comm, const msdu_pass *pass)
 {
-    msdu_status status = msdu__nccl_check(comm);
-    if (status != MSDU_OK) {
-        return status;
-    }
     (void)cudaSetDevice(comm->device);
     (void)pthread_mutex_lock(&comm->launch);
-    status = launch(comm, pass);
+    msdu_status status = launch(comm, pass);
     (void)pthread_mutex_unlock(&comm->launch);
     return status;
 }
@@ -129,18 +130,40 @@ static msdu_status reached(msdu_comm *comm, uint64_t number)
 
 /* --- other streams, and the host --- */
 
-static msdu_status follow(msdu_comm *comm, cudaStream_t stream)
+/* Room for an announcement, and its event. */
+static msdu_status reserve(msdu_comm *comm, uint32_t index)
 {
-    MSDU__CUDA(comm, cudaEventRecord(comm->joined, stream));
-    MSDU__CUDA(comm, cudaStreamWaitEvent(comm->early, comm->joined, 0));
+    if (index >= comm->announced_count) {
+        uint32_t count = index + 1 + index / 2;
+        cudaEvent_t *grown = realloc(comm->announced, count * sizeof(cudaEvent_t));
+        if (grown == NULL) {
+            return comm->host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
+        }
+        memset(grown + comm->announced_count, 0,
+               (count - comm->announced_count) * sizeof(cudaEvent_t));
+        comm->announced = grown;
+        comm->announced_count = count;
+    }
+    if (comm->announced[index] == NULL) {
+        MSDU__CUDA(comm, cudaEventCreateWithFlags(&comm->announced[index], cudaEventDisableTiming));
+    }
     return MSDU_OK;
 }
 
-static msdu_status after(msdu_comm *comm, void *stream)
+static msdu_status follow(msdu_comm *comm, uint32_t index, cudaStream_t stream)
+{
+    msdu_status status = reserve(comm, index);
+    if (status == MSDU_OK) {
+        MSDU__CUDA(comm, cudaEventRecord(comm->announced[index], stream));
+    }
+    return status;
+}
+
+static msdu_status after(msdu_comm *comm, uint32_t index, void *stream)
 {
     (void)cudaSetDevice(comm->device);
     (void)pthread_mutex_lock(&comm->launch);
-    msdu_status status = follow(comm, stream);
+    msdu_status status = follow(comm, index, stream);
     (void)pthread_mutex_unlock(&comm->launch);
     return status;
 }

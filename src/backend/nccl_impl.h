@@ -56,8 +56,9 @@ struct msdu_comm {
     cudaStream_t notice;
     cudaEvent_t early_end; /* latest records */
     cudaEvent_t late_end;
-    cudaEvent_t joined; /* of a trainer's stream */
-    void *scratch[2];   /* sums of passes under way, by stream */
+    cudaEvent_t *announced; /* by index; NULL: not yet */
+    uint32_t announced_count;
+    void *scratch[2]; /* sums of passes under way, by stream */
     pthread_mutex_t launch;
     cudaEvent_t marks[MSDU__NCCL_MARKS];
     uint64_t mark_count;

@@ -22,3 +22,28 @@ msdu_register_test(backend_nccl_standin test_backend)
 add_dependencies(test_backend msdu_nccl_standin)
 set_property(TEST backend_nccl_standin APPEND PROPERTY ENVIRONMENT
     MSDU_TEST_BACKEND=nccl_standin MSDU_MODULE_PATH=${PROJECT_BINARY_DIR}/test/standin)
+
+# Tests of the trainer, once more with tensors in device memory: the reference stays what it was.
+foreach(name accumulated buffer input local skip weight wire)
+    msdu_test_program(device_${name} test_train_${name}.c ${standin}/ranks_place.c)
+    target_include_directories(test_device_${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_libraries(test_device_${name} PRIVATE msdu_standin)
+    add_dependencies(test_device_${name} msdu_nccl_standin)
+    msdu_register_test(device_${name} test_device_${name})
+    set_property(TEST device_${name} APPEND PROPERTY ENVIRONMENT
+        MSDU_MODULE_PATH=${PROJECT_BINARY_DIR}/test/standin)
+endforeach()
+
+msdu_test_program(device_streams ${standin}/test_streams.c ${standin}/ranks_place.c)
+target_include_directories(test_device_streams PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(test_device_streams PRIVATE msdu_standin)
+add_dependencies(test_device_streams msdu_nccl_standin)
+msdu_register_test(device_streams test_device_streams)
+set_property(TEST device_streams APPEND PROPERTY ENVIRONMENT
+    MSDU_MODULE_PATH=${PROJECT_BINARY_DIR}/test/standin)
+
+if(TARGET gpu_passes)
+    msdu_register_test(gpu_passes gpu_passes nccl_standin 1)
+    set_property(TEST gpu_passes APPEND PROPERTY ENVIRONMENT
+        MSDU_MODULE_PATH=${PROJECT_BINARY_DIR}/test/standin)
+endif()

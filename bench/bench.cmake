@@ -14,6 +14,12 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/.git/logs/HEAD)
         CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/.git/logs/HEAD)
 endif()
 
+# Speed of passes on a GPU (scripts/gpu.sh); over the tests' stand-in it only shows that it runs.
+add_executable(gpu_passes bench/gpu_passes.c)
+target_include_directories(gpu_passes PRIVATE src)
+target_link_libraries(gpu_passes PRIVATE msdu_core msdu_flags m)
+set_target_properties(gpu_passes PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+
 # Not a backend: its name must not begin with libmsdu_, which the registry looks for.
 if(MSDU_WITH_GLOO)
     find_package(Gloo QUIET)

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything that needs a GPU, in one call on a machine that has one:
+#     scripts/gpu.sh [folder with NCCL's include and lib]
+# Builds the module nccl, runs its conformance suite with several ranks on the one GPU, the same
+# under compute-sanitizer where there is one, and the speed of passes; results go to
+# bench/results/gpu-*.json, with a line for each case: passed, failed, or why it did not run.
+# Several ranks on a GPU: each process says that it is a host of its own (NCCL_HOSTID) and talks over
+# sockets on lo. NCCL does not promise that this works, so every case has a time limit.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+build=build/gpu
+results=bench/results
+nccl_root=${1:-${NCCL_ROOT:-}}
+limit_s=300
+cases=()
+
+note() { # name, outcome, seconds
+    cases+=("  {\"case\": \"$1\", \"outcome\": \"$2\", \"seconds\": $3}")
+    printf '%-28s %s (%s s)\n' "$1" "$2" "$3"
+}
+
+run_case() { # name command...
+    local name=$1 began=$SECONDS code=0
+    shift
+    timeout --kill-after=10 "$limit_s" "$@" >"$build/$name.log" 2>&1 || code=$?
+    case $code in
+    0) note "$name" passed $((SECONDS - began)) ;;
+    77) note "$name" skipped $((SECONDS - began)) ;;
+    124 | 137) note "$name" "no end within $limit_s s" $((SECONDS - began)) ;;
+    *) note "$name" "failed, status $code: see $build/$name.log" $((SECONDS - began)) ;;
+    esac
+    return $code
+}
+
+if ! nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; then
+    echo "gpu: no GPU here" >&2
+    exit 77
+fi
+if [ -z "$nccl_root" ] && [ ! -e /usr/include/nccl.h ]; then
+    # NCCL as its Python package: headers and library
+    python3 -m venv build/nccl-venv &&
+        build/nccl-venv/bin/pip install --quiet nvidia-nccl-cu13==2.28.9 || exit 1
+    nccl_root=$(echo "$PWD"/build/nccl-venv/lib/python3*/site-packages/nvidia/nccl)
+fi
+mkdir -p "$build"
+cmake -B "$build" -DCMAKE_BUILD_TYPE=Release -DMSDU_WITH_NCCL=ON -DMSDU_WITH_GLOO=OFF \
+    -DMSDU_BUILD_TESTS=ON ${nccl_root:+-DNCCL_ROOT="$nccl_root"} >"$build/configure.log" &&
+    cmake --build "$build" --parallel >"$build/build.log" 2>&1 || {
+    echo "gpu: the build failed, see $build/*.log" >&2
+    exit 1
+}
+
+export MSDU_MODULE_PATH=$PWD/$build/lib MSDU_TEST_BACKEND=nccl
+export LD_LIBRARY_PATH=${nccl_root:+$nccl_root/lib:}${LD_LIBRARY_PATH:-}
+export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NET=Socket NCCL_P2P_DISABLE=1 \
+    NCCL_SHM_DISABLE=1 NCCL_MAX_CTAS=2
+
+CK_RUN_CASE=data run_case conformance_data "$build/test/test_backend"
+CK_RUN_CASE=faults run_case conformance_faults "$build/test/test_backend"
+if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck; do
+        run_case "sanitizer_$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+            "$build/bin/gpu_passes" nccl 4
+    done
+else
+    note sanitizer "no compute-sanitizer here" 0
+fi
+if run_case passes "$build/bin/gpu_passes" nccl 256; then
+    cp "$build/passes.log" "$results/gpu-passes.json"
+fi
+
+{
+    printf '{"gpu": "%s", "commit": "%s", "cases": [\n' \
+        "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)" \
+        "$(git describe --always --dirty)"
+    (IFS=$'\n'; printf '%s\n' "${cases[*]}" | sed '$!s/$/,/')
+    printf ']}\n'
+} >"$results/gpu-cases.json"

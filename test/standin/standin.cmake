@@ -24,7 +24,7 @@ set_property(TEST backend_nccl_standin APPEND PROPERTY ENVIRONMENT
     MSDU_TEST_BACKEND=nccl_standin MSDU_MODULE_PATH=${PROJECT_BINARY_DIR}/test/standin)
 
 # Tests of the trainer, once more with tensors in device memory: the reference stays what it was.
-foreach(name accumulated buffer input local skip weight wire)
+foreach(name accumulated buffer local skip wire)
     msdu_test_program(device_${name} test_train_${name}.c ${standin}/ranks_place.c)
     target_include_directories(test_device_${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
     target_link_libraries(test_device_${name} PRIVATE msdu_standin)

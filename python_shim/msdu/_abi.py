@@ -90,7 +90,7 @@ class TensorDesc(ctypes.Structure):
         ("dtype", c_int32),
         ("role", c_int32),
         ("priority", c_int32),
-        ("reserved", c_int32),
+        ("place", c_int32),
     ]
 
 
@@ -140,6 +140,8 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "msdu_tensor_set": [_CTX, c_uint32, c_int, c_void_p],
     "msdu_tensor_ready": [_CTX, c_uint32, c_int],
     "msdu_tensor_wait": [_CTX, c_uint32, c_int],
+    "msdu_tensor_ready_on": [_CTX, c_uint32, c_int, c_void_p],
+    "msdu_tensor_wait_on": [_CTX, c_uint32, c_int, c_void_p],
     "msdu_start": [_CTX],
     "msdu_step": [_CTX],
     "msdu_set_lr": [_CTX, c_double],

@@ -102,6 +102,11 @@ uint64_t msdu__nccl_now(void);
     } while (0)
 msdu_status msdu__nccl_settle(msdu_comm *comm, ncclResult_t result, const char *what);
 
+/* nccl_move.c: put what an operation does on the wire's stream. */
+msdu_status msdu__nccl_move(msdu_comm *comm, msdu_req *req);
+/* Only recv counts: the memory is read and written. */
+bool msdu__nccl_is_in_place(const msdu_op *op);
+
 /* nccl_device.c */
 extern const msdu_device msdu__nccl_device;
 

@@ -10,7 +10,7 @@ target_include_directories(msdu_standin PUBLIC ${standin})
 target_link_libraries(msdu_standin PRIVATE msdu_flags Threads::Threads rt)
 
 add_library(msdu_nccl_standin MODULE ${backend}/nccl.c ${backend}/nccl_device.c
-    ${backend}/nccl_fault.c ${backend}/local_move.c ${backend}/rank_list.c ${standin}/loops.c)
+    ${backend}/nccl_fault.c ${backend}/nccl_move.c ${backend}/local_move.c ${backend}/rank_list.c ${standin}/loops.c)
 target_compile_definitions(msdu_nccl_standin PRIVATE MSDU__NCCL_NAME="nccl_standin")
 target_include_directories(msdu_nccl_standin PRIVATE ${PROJECT_SOURCE_DIR}/include ${backend})
 target_link_libraries(msdu_nccl_standin PRIVATE msdu_flags msdu_no_undefined msdu_standin msdu_hub Threads::Threads m)

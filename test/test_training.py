@@ -153,7 +153,7 @@ class Commands(unittest.TestCase):
             rows = first.count("search cnn ddp")
             self.assertGreaterEqual(rows, 1)
             table = (pathlib.Path(folder) / "table.md").read_text()
-            self.assertIn("| search | lr | accuracy |", table)
+            self.assertIn("| search | lr | epochs | accuracy |", table)
             _, listed, _ = self.call(train_table.main, *words, "--list")
             self.assertEqual(listed.count("search cnn ddp") + rows, len(plan.RATES["cnn"]))
 

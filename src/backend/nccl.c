@@ -446,12 +446,7 @@ static msdu_status nccl_test(msdu_comm *comm, msdu_req *req)
         status = msdu__nccl_fail(comm, "an operation", cudaGetErrorString(error));
     }
     if (status == MSDU_OK && req->op.place == MSDU_PLACE_HOST) {
-        uint64_t out = bytes_out(comm, &req->op);
-        uint64_t in = bytes_in(comm, &req->op);
-        uint64_t behind = msdu__nccl_is_in_place(&req->op) ? 0 : (in + 63) / 64 * 64;
-        if (out > 0) {
-            memcpy(req->op.recv, req->pinned + behind, out);
-        }
+        msdu__nccl_unstage(comm, req);
     }
     remove_request(comm, req);
     return status;

@@ -104,8 +104,8 @@ msdu_status msdu__nccl_settle(msdu_comm *comm, ncclResult_t result, const char *
 
 /* nccl_move.c: put what an operation does on the wire's stream. */
 msdu_status msdu__nccl_move(msdu_comm *comm, msdu_req *req);
-/* Only recv counts: the memory is read and written. */
-bool msdu__nccl_is_in_place(const msdu_op *op);
+/* An operation on the host's memory is done: put there what it received. */
+void msdu__nccl_unstage(const msdu_comm *comm, const msdu_req *req);
 
 /* nccl_device.c */
 extern const msdu_device msdu__nccl_device;

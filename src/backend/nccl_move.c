@@ -40,7 +40,7 @@ static uint64_t bytes_out(const msdu_comm *comm, const msdu_op *op)
     }
 }
 
-bool msdu__nccl_is_in_place(const msdu_op *op)
+static bool is_in_place(const msdu_op *op)
 {
     return op->kind == MSDU_OP_ALLREDUCE || op->kind == MSDU_OP_BROADCAST;
 }
@@ -128,12 +128,12 @@ static msdu_status run_staged(msdu_comm *comm, msdu_req *req)
     const msdu_op *op = &req->op;
     uint64_t in = bytes_in(comm, op);
     uint64_t out = bytes_out(comm, op);
-    uint64_t behind = msdu__nccl_is_in_place(op) ? 0 : (in + 63) / 64 * 64;
+    uint64_t behind = is_in_place(op) ? 0 : (in + 63) / 64 * 64;
     msdu_status status = make_room(comm, req, behind + out + 64);
     if (status != MSDU_OK) {
         return status;
     }
-    const void *from = msdu__nccl_is_in_place(op) ? op->recv : op->send;
+    const void *from = is_in_place(op) ? op->recv : op->send;
     if (in > 0) {
         memcpy(req->pinned, from, in);
         MSDU__CUDA(comm, cudaMemcpyAsync(req->staging, req->pinned, in, cudaMemcpyHostToDevice,
@@ -159,4 +159,13 @@ msdu_status msdu__nccl_move(msdu_comm *comm, msdu_req *req)
         return communicate(comm, op, op->send, op->recv);
     }
     return run_staged(comm, req);
+}
+
+void msdu__nccl_unstage(const msdu_comm *comm, const msdu_req *req)
+{
+    uint64_t out = bytes_out(comm, &req->op);
+    uint64_t behind = is_in_place(&req->op) ? 0 : (bytes_in(comm, &req->op) + 63) / 64 * 64;
+    if (out > 0) {
+        memcpy(req->op.recv, req->pinned + behind, out);
+    }
 }

@@ -153,7 +153,7 @@ int main(int argc, char **argv)
 {
     const msdu_backend *backend = NULL;
     const char *name = argc > 1 ? argv[1] : "nccl";
-    long mib = argc > 2 ? atol(argv[2]) : 256;
+    long mib = argc > 2 ? strtol(argv[2], NULL, 10) : 256;
     msdu_host host = {.size = sizeof(host),
                       .ranks = 1,
                       .job = "gpu_passes",

@@ -33,9 +33,16 @@ def problem_of(one: Record) -> Problem:
 
 
 def problems_of(records: Iterable[Record]) -> list[Problem]:
-    """All problems that full runs exist for, in order of first appearance."""
-    return list(dict.fromkeys(problem_of(one) for one in records
-                              if one["eval_samples"] and one["purpose"] != "search"))
+    """All problems that full runs exist for, in order of first appearance, then those of which
+    there is a search only. A search over fewer epochs belongs to the full run's problem."""
+    full: dict[Problem, None] = {}
+    searched: dict[Problem, None] = {}
+    for one in records:
+        if one["eval_samples"]:
+            (searched if one["purpose"] == "search" else full)[problem_of(one)] = None
+    alone = [one for one in searched
+             if all(dataclasses.replace(one, epochs=other.epochs) != other for other in full)]
+    return [*full, *alone]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,7 +113,7 @@ typedef struct msdu_backend {
 } msdu_backend;
 
 #define MSDU_BACKEND_HAS(be, op)                                                                   \
-    ((be)->size >= offsetof(msdu_backend, op) + sizeof((be)->op) && (be)->op != NULL)
+    ((be)->size >= offsetof(msdu_backend, op) + sizeof(void *) && (be)->op != NULL)
 
 #ifdef __cplusplus
 }

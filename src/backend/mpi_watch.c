@@ -120,6 +120,7 @@ msdu_status mpi__watch_fail(struct msdu_comm *comm, msdu_status status, const ch
     mpi__notice notice = {.kind = MPI__FAILED, .rank = comm->host->rank, .status = status};
     va_list args;
     va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it has just been started */
     (void)vsnprintf(notice.text, sizeof(notice.text), format, args);
     va_end(args);
     if (comm->status != MSDU_OK) {

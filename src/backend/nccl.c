@@ -7,6 +7,7 @@
  */
 #include "nccl_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,12 @@ static uint32_t print_of(const msdu_comm *comm, const msdu_op *op)
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     bool has_shares = op->kind == MSDU_OP_ALLTOALL || op->kind == MSDU_OP_ALLGATHER;
     facts[2] = op->kind == MSDU_OP_ALLREDUCE ? facts[2] : 0;
-    const uint64_t *more = has_shares ? op->shares : facts + 1;
-    int32_t count = has_shares ? comm->host->ranks : 2;
+    const uint64_t *more = facts + 1;
+    int32_t count = 2;
+    if (has_shares && op->shares != NULL) {
+        more = op->shares;
+        count = comm->host->ranks;
+    }
     hash = (hash ^ facts[0]) * UINT64_C(0x100000001b3);
     for (int32_t i = 0; i < count; i++) {
         hash = (hash ^ more[i]) * UINT64_C(0x100000001b3);
@@ -365,6 +370,7 @@ static void append(msdu_comm *comm, msdu_req *req)
 static void remove_request(msdu_comm *comm, msdu_req *req)
 {
     msdu_req *before = NULL;
+    assert(req != NULL);
     (void)pthread_mutex_lock(&comm->lock);
     for (msdu_req *at = comm->oldest; at != NULL && at != req; at = at->next) {
         before = at;

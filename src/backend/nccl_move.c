@@ -134,7 +134,7 @@ static msdu_status run_staged(msdu_comm *comm, msdu_req *req)
         return status;
     }
     const void *from = is_in_place(op) ? op->recv : op->send;
-    if (in > 0) {
+    if (in > 0 && req->pinned != NULL) {
         memcpy(req->pinned, from, in);
         MSDU__CUDA(comm, cudaMemcpyAsync(req->staging, req->pinned, in, cudaMemcpyHostToDevice,
                                          comm->wire));

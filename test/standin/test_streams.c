@@ -135,7 +135,7 @@ static bool create(trainer *t)
     config.optimizer = "sgd";
     config.lr = (double)LR;
     config.interval = "fixed";
-    config.interval_steps = atoi(t->settings[3]);
+    config.interval_steps = (int)strtol(t->settings[3], NULL, 10);
     config.delay_steps = 1;
     config.fragments = 2;
     config.warmup_steps = 2;

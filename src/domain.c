@@ -58,7 +58,7 @@ static void convert(msdu__pipeline *p, msdu_pass_kind kind, const piece *part, v
 {
     bool is_store = kind == MSDU_PASS_STORE;
     assert(part->memory != NULL && working != NULL);
-    msdu__pass pass = {.data = {.kind = kind,
+    msdu__pass pass = {.data = {.kind = (int32_t)kind,
                                 .dtype = dtype,
                                 .count = part->count,
                                 .stage = is_store ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,

@@ -367,9 +367,7 @@ static void print_result(rank_self *self, msdu_status status)
  * and meet the newcomer in another job. */
 static msdu_status rejoin(rank_self *self, bool is_newcomer)
 {
-    if (is_newcomer) {
-        fault_model_free(&self->model);
-    } else if (self->ctx != NULL) {
+    if (!is_newcomer && self->ctx != NULL) {
         msdu_status status = msdu_rollback(self->ctx); /* nothing to do in the gradient domain */
         fault_model_keep(&self->model);
         printf("back.%d %s %d %016llx\n", self->rank, msdu_status_name(status), self->step,
@@ -379,6 +377,9 @@ static msdu_status rejoin(rank_self *self, bool is_newcomer)
     self->ctx = NULL;
     self->is_again = true;
     bool is_leaving = false;
+    if (is_newcomer) {
+        fault_model_free(&self->model); /* no earlier: the context may have been reading it */
+    }
     bool is_there = !is_newcomer || fault_model_make(&self->model);
     return is_there ? run(self, &is_leaving) : MSDU_ERR_NO_MEMORY;
 }

@@ -253,7 +253,8 @@ typedef struct msdu_tensor_desc {
 typedef struct msdu_summary {
     size_t size;             /* sizeof(msdu_summary); set by the caller */
     uint64_t steps;          /* msdu_step() calls */
-    uint64_t rounds;         /* synchronizations completed */
+    uint64_t rounds;         /* synchronizations completed; one counts when all its work is done,
+                                a moment after its last tensor is free */
     uint64_t bytes_sent;     /* payload this rank sent for synchronizations */
     uint64_t bytes_plain;    /* what a float32 allreduce every step would have sent */
     uint64_t wait_ns;        /* owner blocked in step, wait and finish */

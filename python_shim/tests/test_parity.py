@@ -183,6 +183,7 @@ def against_averager(name: str, period: int) -> tuple[torch.Tensor, torch.Tensor
         nets.train(ours, optimizer, range(count), rank, torch.float64)
         attachment.wait()
         now = nets.flat(ours)
+        attachment.finish()  # the last round is counted a moment after its parameters are free
         rounds = attachment.summary().rounds
     return now, nets.flat(theirs), rounds
 

@@ -94,6 +94,13 @@ typedef struct ranks_run {
     char rendezvous[128];
 } ranks_run;
 
+/* All of setting overlap; those that wait in the round's own step first. */
+#define RANKS_OVERLAPS 5
+extern const char *const ranks_overlaps[RANKS_OVERLAPS];
+
+/* Exact means every 4 steps; slices and fragments so small that tensors are cut and fused. */
+msdu_config ranks_config(const char *domain, const char *overlap);
+
 /* Run a job to its end; false: no memory or no thread. */
 bool ranks_go(const ranks_job *job, ranks_run *run);
 void ranks_free(ranks_run *run);

@@ -5,6 +5,26 @@
 #include <math.h>
 #include <string.h>
 
+const char *const ranks_overlaps[RANKS_OVERLAPS] = {"backward", "blocking", "delayed", "streamed",
+                                                    "auto"};
+
+msdu_config ranks_config(const char *domain, const char *overlap)
+{
+    return (msdu_config){.domain = domain,
+                         .overlap = overlap,
+                         .interval = "fixed",
+                         .interval_steps = 4,
+                         .delay_steps = 2,
+                         .fragments = 3,
+                         .wire = "float32",
+                         .slice_bytes = 4096,
+                         .fuse_bytes = 2048,
+                         .wire_block = 64,
+                         .warmup_steps = 2,
+                         .lr = 0.05,
+                         .momentum = 0.5};
+}
+
 /* A fixed pseudo-random number in -1 .. 1 for each combination of arguments. */
 static double noise(uint64_t a, uint64_t b, uint64_t c)
 {

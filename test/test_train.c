@@ -135,9 +135,8 @@ static ranks_job auto_job(int ranks, const char *overlap)
 
 START_TEST(auto_leaves_gradients_after_the_warm_up)
 {
-    static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed", "auto"};
     for (int ranks = 1; ranks <= 4; ranks += 3) {
-        ranks_job job = auto_job(ranks, overlaps[_i]);
+        ranks_job job = auto_job(ranks, ranks_overlaps[_i]);
         reference_check(&job, 0);
     }
 }

@@ -23,33 +23,22 @@ static const ranks_tensor model[] = {
 
 static ranks_job buffer_job(const char *domain, const char *overlap)
 {
-    return (ranks_job){
+    ranks_job job = {
         .ranks = 3,
         .steps = 15,
         .tensors = model,
         .tensor_count = MODEL_COUNT,
-        .config = {.domain = domain,
-                   .overlap = overlap,
-                   .interval = "fixed",
-                   .interval_steps = 4,
-                   .delay_steps = 1,
-                   .fragments = 3,
-                   .wire = "float32",
-                   .slice_bytes = 4096,
-                   .fuse_bytes = 2048,
-                   .warmup_steps = 2,
-                   .lr = 0.05,
-                   .momentum = 0.5},
+        .config = ranks_config(domain, overlap),
     };
+    job.config.delay_steps = 1;
+    return job;
 }
-
-static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed", "auto"};
 
 START_TEST(buffers_are_averaged_where_parameters_meet)
 {
     static const char *const states[] = {"local", "average", "reset"};
     for (int k = 0; k < 3; k++) {
-        ranks_job job = buffer_job("parameter", overlaps[_i]);
+        ranks_job job = buffer_job("parameter", ranks_overlaps[_i]);
         job.config.state = states[k];
         reference_check(&job, 0);
         job.config.domain = "auto"; /* gradients first */
@@ -60,7 +49,7 @@ END_TEST
 
 START_TEST(buffers_are_not_narrowed)
 {
-    ranks_job job = buffer_job("parameter", overlaps[_i]);
+    ranks_job job = buffer_job("parameter", ranks_overlaps[_i]);
     job.config.wire = "bfloat16";
     reference_check(&job, 0);
 }
@@ -70,7 +59,7 @@ END_TEST
 START_TEST(buffers_are_left_alone_beside_gradients)
 {
     ranks_run run;
-    ranks_job job = buffer_job("gradient", overlaps[_i]);
+    ranks_job job = buffer_job("gradient", ranks_overlaps[_i]);
     reference_check(&job, 0);
     ck_assert(ranks_go(&job, &run));
     ck_assert_int_eq(ranks_failed(&run, job.ranks), -1);

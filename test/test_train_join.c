@@ -49,36 +49,24 @@ static int (*const patterns[])(int rank, int epoch) = {one_short, spread, none_a
 
 static ranks_job uneven_job(const char *domain, const char *overlap, int pattern)
 {
-    return (ranks_job){
+    ranks_job job = {
         .ranks = RANKS,
         .steps = 70,
         .epochs = 3,
         .batches = patterns[pattern],
         .tensors = model,
         .tensor_count = MODEL_COUNT,
-        .config = {.domain = domain,
-                   .overlap = overlap,
-                   .interval = "fixed",
-                   .interval_steps = 4,
-                   .delay_steps = 2,
-                   .fragments = 3,
-                   .wire = "float32",
-                   .slice_bytes = 4096,
-                   .fuse_bytes = 2048,
-                   .wire_block = 64,
-                   .warmup_steps = 3,
-                   .lr = 0.05,
-                   .momentum = 0.5},
+        .config = ranks_config(domain, overlap),
     };
+    job.config.warmup_steps = 3;
+    return job;
 }
-
-static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed", "auto"};
 
 START_TEST(gradients_of_those_with_input_count)
 {
     static const ranks_style styles[] = {RANKS_IN_ORDER, RANKS_SILENT, RANKS_THREADS};
     for (int k = 0; k < 3; k++) {
-        ranks_job job = uneven_job("gradient", overlaps[k % 2], _i);
+        ranks_job job = uneven_job("gradient", ranks_overlaps[k % 2], _i);
         job.style = styles[k];
         reference_check(&job, 0);
         job.config.wire = "bfloat16";
@@ -90,7 +78,7 @@ END_TEST
 START_TEST(local_rounds_follow_those_with_input)
 {
     for (int k = 0; k < 5; k++) {
-        ranks_job job = uneven_job("parameter", overlaps[k], _i);
+        ranks_job job = uneven_job("parameter", ranks_overlaps[k], _i);
         reference_check(&job, 0);
         job.config.correct = "outer";
         reference_check(&job, 0);
@@ -103,7 +91,7 @@ START_TEST(the_change_to_local_rounds_waits)
 {
     static const int warmups[] = {3, 7, 8, 9, 10};
     for (int k = 0; k < 5; k++) {
-        ranks_job job = uneven_job("auto", overlaps[k], _i);
+        ranks_job job = uneven_job("auto", ranks_overlaps[k], _i);
         job.config.warmup_steps = warmups[k];
         job.config.momentum = 0;
         reference_check(&job, 0);
@@ -124,7 +112,7 @@ START_TEST(anchors_are_equal_after_uneven_epochs)
 {
     static const int warmups[] = {9, 12, 14, 16, 18};
     for (int k = 0; k < 5; k++) {
-        ranks_job job = uneven_job("auto", overlaps[k], _i);
+        ranks_job job = uneven_job("auto", ranks_overlaps[k], _i);
         job.config.warmup_steps = warmups[k];
         job.config.momentum = 0.9;
         job.ended = note_anchor;
@@ -156,7 +144,7 @@ static void delay_operations(ranks_self *self)
 START_TEST(weights_and_delays_do_not_disturb)
 {
     for (int k = 0; k < 5; k++) {
-        ranks_job job = uneven_job(k == 1 ? "gradient" : "parameter", overlaps[k], _i);
+        ranks_job job = uneven_job(k == 1 ? "gradient" : "parameter", ranks_overlaps[k], _i);
         job.weight_at = weight_at;
         job.stepped = dawdle;
         job.created = delay_operations;
@@ -170,7 +158,7 @@ START_TEST(shadowed_optimizers_catch_up)
     static const ranks_tensor doubles[] = {{.count = 3000, .dtype = MSDU_FLOAT64},
                                            {.count = 7, .dtype = MSDU_FLOAT64}};
     for (int k = 0; k < 4; k++) {
-        ranks_job job = uneven_job("accumulated", overlaps[k % 2], _i);
+        ranks_job job = uneven_job("accumulated", ranks_overlaps[k % 2], _i);
         job.tensors = doubles;
         job.tensor_count = 2;
         job.config.optimizer = "sgd";

@@ -60,19 +60,7 @@ static ranks_job sync_job(const char *domain, const char *overlap, notes *n)
         .steps = 18,
         .tensors = model,
         .tensor_count = MODEL_COUNT,
-        .config = {.domain = domain,
-                   .overlap = overlap,
-                   .interval = "fixed",
-                   .interval_steps = 4,
-                   .delay_steps = 2,
-                   .fragments = 3,
-                   .wire = "float32",
-                   .slice_bytes = 4096,
-                   .fuse_bytes = 2048,
-                   .wire_block = 64,
-                   .warmup_steps = 2,
-                   .lr = 0.05,
-                   .momentum = 0.5},
+        .config = ranks_config(domain, overlap),
         .syncs_at = often,
         .stepped = note,
         .user = n,
@@ -86,8 +74,6 @@ static void check_notes(const notes *n, int ranks)
     }
 }
 
-static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed", "auto"};
-
 static double uneven(const ranks_job *job, int rank, int step)
 {
     (void)job;
@@ -100,7 +86,7 @@ START_TEST(training_goes_on_from_the_mean)
     static const char *const domains[] = {"parameter", "auto", "gradient"};
     notes *n = calloc(1, sizeof(*n));
     for (int k = 0; k < (_i < 2 ? 3 : 2); k++) {
-        ranks_job job = sync_job(domains[k], overlaps[_i], n);
+        ranks_job job = sync_job(domains[k], ranks_overlaps[_i], n);
         reference_check(&job, 0);
         check_notes(n, job.ranks);
         job.weight_at = uneven;
@@ -121,7 +107,7 @@ START_TEST(delays_and_styles_change_nothing)
     static const ranks_style styles[] = {RANKS_SILENT, RANKS_THREADS};
     notes *n = calloc(1, sizeof(*n));
     for (int k = 0; k < 2; k++) {
-        ranks_job job = sync_job("parameter", overlaps[_i], n);
+        ranks_job job = sync_job("parameter", ranks_overlaps[_i], n);
         job.created = dawdle;
         job.style = styles[k];
         job.config.correct = k == 0 ? "clip,outer" : NULL;

@@ -57,35 +57,24 @@ static double (*const patterns[])(const ranks_job *job, int rank, int step) = {e
 
 static ranks_job weighted_job(const char *domain, const char *overlap)
 {
-    return (ranks_job){
+    ranks_job job = {
         .ranks = 3,
         .steps = 18,
         .tensors = model,
         .tensor_count = MODEL_COUNT,
-        .config = {.domain = domain,
-                   .overlap = overlap,
-                   .interval = "fixed",
-                   .interval_steps = 3,
-                   .delay_steps = 1,
-                   .fragments = 3,
-                   .wire = "float32",
-                   .slice_bytes = 4096,
-                   .fuse_bytes = 2048,
-                   .wire_block = 64,
-                   .warmup_steps = 2,
-                   .lr = 0.05,
-                   .momentum = 0.5},
+        .config = ranks_config(domain, overlap),
     };
+    job.config.interval_steps = 3;
+    job.config.delay_steps = 1;
+    return job;
 }
-
-static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed", "auto"};
 
 /* The library and the reference do the same operations, so even the bits are the same. */
 START_TEST(gradients_are_weighted)
 {
     static const char *const wires[] = {"float32", "bfloat16"};
     for (int k = 0; k < 4; k++) {
-        ranks_job job = weighted_job("gradient", overlaps[k / 2]);
+        ranks_job job = weighted_job("gradient", ranks_overlaps[k / 2]);
         job.config.wire = wires[k % 2];
         job.weight_at = patterns[_i];
         job.style = (ranks_style)k;
@@ -99,7 +88,7 @@ END_TEST
 START_TEST(pseudo_gradients_are_weighted)
 {
     for (int k = 0; k < 5; k++) {
-        ranks_job job = weighted_job(k % 2 == 0 ? "parameter" : "auto", overlaps[k]);
+        ranks_job job = weighted_job(k % 2 == 0 ? "parameter" : "auto", ranks_overlaps[k]);
         job.weight_at = patterns[_i];
         reference_check(&job, 0);
         job.config.correct = "outer";
@@ -132,7 +121,7 @@ static void dawdle(ranks_self *self)
 START_TEST(delays_change_nothing)
 {
     for (int k = 0; k < 4; k++) {
-        ranks_job job = weighted_job(k == 0 ? "gradient" : "parameter", overlaps[k]);
+        ranks_job job = weighted_job(k == 0 ? "gradient" : "parameter", ranks_overlaps[k]);
         job.weight_at = patterns[_i];
         job.created = dawdle;
         reference_check(&job, 0);

@@ -88,19 +88,18 @@ END_TEST
 
 START_TEST(local_rounds_end_equal_and_near_float32)
 {
-    static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed", "auto"};
     for (int k = _i % 2; k < 5; k += 2) {
         ranks_run exact;
         ranks_run narrow;
         ranks_job job = wire_job(3, "parameter", "float32");
-        job.config.overlap = overlaps[k];
+        job.config.overlap = ranks_overlaps[k];
         run_well(&job, &exact);
         job.config.wire = wires[_i];
         run_well(&job, &narrow);
         check_ranks_equal(&narrow, job.steps, job.steps);
         double far = distance(ranks_row(&narrow.selves[0], job.steps),
                               ranks_row(&exact.selves[0], job.steps), exact.selves[0].elements);
-        ck_assert_msg(far < bounds[_i], "%s: %g", overlaps[k], far);
+        ck_assert_msg(far < bounds[_i], "%s: %g", ranks_overlaps[k], far);
         ck_assert(far > 0);
         ranks_free(&exact);
         ranks_free(&narrow);

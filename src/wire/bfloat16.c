@@ -2,19 +2,13 @@
 /* Format "bfloat16": the upper half of float32, rounded to nearest even; pure. */
 #include "block.h"
 
-#define LARGEST 3.38953139e38F /* of bfloat16: nothing finite becomes infinite */
-#define PIECE   256
+#define LARGEST 3.38953139e38F
 
 static void narrow(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
                    uint64_t count)
 {
     (void)header;
-    float cut[PIECE];
-    for (uint64_t done = 0; done < count; done += PIECE) {
-        const uint64_t n = count - done < PIECE ? count - done : PIECE;
-        vec->wire->clamp(x + done, LARGEST, cut, n);
-        vec->to_bf16(cut, (unsigned char *)codes + 2 * done, n);
-    }
+    msdu__block_narrow(vec, LARGEST, vec->to_bf16, x, codes, count);
 }
 
 static void widen(const msdu__vec *vec, uint16_t header, const void *codes, float *value,

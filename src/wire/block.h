@@ -28,6 +28,12 @@ typedef struct msdu__codec {
 uint16_t msdu__block_scale_fit(float absmax, float levels);
 float msdu__block_scale(uint16_t header);
 
+/* The 16-bit formats: what is beyond the largest value is cut, so that nothing finite becomes
+ * infinite. */
+void msdu__block_narrow(const msdu__vec *vec, float largest,
+                        void (*narrow)(const float *in, void *out, uint64_t count), const float *x,
+                        void *codes, uint64_t count);
+
 extern const msdu__wire msdu__wire_float32;
 extern const msdu__wire msdu__wire_bfloat16;
 extern const msdu__wire msdu__wire_float16;

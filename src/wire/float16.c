@@ -2,19 +2,13 @@
 /* Format "float16": IEEE binary16, rounded to nearest even; values beyond it are cut; pure. */
 #include "block.h"
 
-#define LARGEST 65504.0F /* of float16: nothing finite becomes infinite */
-#define PIECE   256
+#define LARGEST 65504.0F
 
 static void narrow(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
                    uint64_t count)
 {
     (void)header;
-    float cut[PIECE];
-    for (uint64_t done = 0; done < count; done += PIECE) {
-        const uint64_t n = count - done < PIECE ? count - done : PIECE;
-        vec->wire->clamp(x + done, LARGEST, cut, n);
-        vec->to_f16(cut, (unsigned char *)codes + 2 * done, n);
-    }
+    msdu__block_narrow(vec, LARGEST, vec->to_f16, x, codes, count);
 }
 
 static void widen(const msdu__vec *vec, uint16_t header, const void *codes, float *value,

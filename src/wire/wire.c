@@ -172,6 +172,18 @@ float msdu__block_scale(uint16_t header)
     return scale;
 }
 
+void msdu__block_narrow(const msdu__vec *vec, float largest,
+                        void (*narrow)(const float *in, void *out, uint64_t count), const float *x,
+                        void *codes, uint64_t count)
+{
+    float cut[PIECE];
+    for (uint64_t done = 0; done < count; done += PIECE) {
+        const uint64_t n = minimum(count - done, PIECE);
+        vec->wire->clamp(x + done, largest, cut, n);
+        narrow(cut, (unsigned char *)codes + 2 * done, n);
+    }
+}
+
 uint16_t msdu__block_scale_fit(float absmax, float levels)
 {
     /* Half the range is kept free so that neither rounding up nor levels * scale overflows; larger

@@ -414,69 +414,68 @@ static msdu_status check_between_steps(const msdu__pipeline *p)
     return MSDU_OK;
 }
 
-msdu_status msdu_meet(msdu_ctx *ctx)
+/* What msdu_meet() and its like have in common. */
+static msdu_status check_meeting(msdu_ctx *ctx)
 {
     if (ctx == NULL) {
         return fail_null("ctx");
     }
+    msdu_status status = check_running(&ctx->pipeline);
+    return status == MSDU_OK ? check_between_steps(&ctx->pipeline) : status;
+}
+
+msdu_status msdu_meet(msdu_ctx *ctx)
+{
+    msdu_status status = check_meeting(ctx);
+    if (status != MSDU_OK) {
+        return status;
+    }
     msdu__pipeline *p = &ctx->pipeline;
-    msdu_status status = check_running(p);
-    if (status == MSDU_OK) {
-        status = check_between_steps(p);
+    if (!p->is_accumulated) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "rank %d: only in domain accumulated may a meeting be asked for",
+                          p->rank);
     }
-    if (status == MSDU_OK && !p->is_accumulated) {
-        status =
-            msdu__fail(MSDU_ERR_UNSUPPORTED,
-                       "rank %d: only in domain accumulated may a meeting be asked for", p->rank);
-    }
-    if (status == MSDU_OK) {
-        msdu__schedule_meet(p);
-    }
-    return status;
+    msdu__schedule_meet(p);
+    return MSDU_OK;
 }
 
 msdu_status msdu_synchronize(msdu_ctx *ctx)
 {
-    if (ctx == NULL) {
-        return fail_null("ctx");
+    msdu_status status = check_meeting(ctx);
+    if (status != MSDU_OK) {
+        return status;
     }
     msdu__pipeline *p = &ctx->pipeline;
-    msdu_status status = check_running(p);
-    if (status == MSDU_OK) {
-        status = check_between_steps(p);
+    if (p->is_accumulated && !msdu__final_has_parameters(p)) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "rank %d: domain accumulated averages parameters only if every model "
+                          "tensor was added with one",
+                          p->rank);
     }
-    if (status == MSDU_OK && p->is_accumulated && !msdu__final_has_parameters(p)) {
-        status = msdu__fail(MSDU_ERR_UNSUPPORTED,
-                            "rank %d: domain accumulated averages parameters only if every model "
-                            "tensor was added with one",
-                            p->rank);
-    }
-    return status == MSDU_OK ? msdu__final_meet(p) : status;
+    return msdu__final_meet(p);
 }
 
 msdu_status msdu_join(msdu_ctx *ctx)
 {
-    if (ctx == NULL) {
-        return fail_null("ctx");
+    msdu_status status = check_meeting(ctx);
+    if (status != MSDU_OK) {
+        return status;
     }
     msdu__pipeline *p = &ctx->pipeline;
-    msdu_status status = check_running(p);
-    if (status == MSDU_OK) {
-        status = check_between_steps(p);
+    if (p->settings.commit_tensor) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "rank %d: setting commit = tensor releases gradients before it is "
+                          "known which ranks have input",
+                          p->rank);
     }
-    if (status == MSDU_OK && p->settings.commit_tensor) {
-        status = msdu__fail(MSDU_ERR_UNSUPPORTED,
-                            "rank %d: setting commit = tensor releases gradients before it is "
-                            "known which ranks have input",
-                            p->rank);
+    if (!msdu__final_has_parameters(p)) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "rank %d: parameters of a rank without input are brought up to the "
+                          "others only if every model tensor was added with one",
+                          p->rank);
     }
-    if (status == MSDU_OK && !msdu__final_has_parameters(p)) {
-        status = msdu__fail(MSDU_ERR_UNSUPPORTED,
-                            "rank %d: parameters of a rank without input are brought up to the "
-                            "others only if every model tensor was added with one",
-                            p->rank);
-    }
-    return status == MSDU_OK && p->ranks > 1 ? msdu__join_run(p) : status;
+    return p->ranks > 1 ? msdu__join_run(p) : MSDU_OK;
 }
 
 msdu_status msdu_finish(msdu_ctx *ctx)

@@ -183,6 +183,7 @@ def frontier(model: str) -> tuple[str, ...]:
     """Fixed pairs of interval and wire; first some whose mean comes in time (-block), by which
     one sees what the delay of the default overlap costs."""
     pairs = FRONTIER if model == "cnn" else SHORT_FRONTIER
+    pairs += ((16, "ternary"),) if model == "gpt" else ()  # adaptive steps bear more
     late = tuple(f"ours-h{h}-{wire}" for h, wire in pairs)
     exact = BLOCKING if model == "cnn" else BLOCKING[:1]
     return tuple(f"ours-h{h}-{wire}-block" for h, wire in exact) + late

@@ -8,6 +8,7 @@ in the folder. Status 77 where mpirun is missing.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import subprocess
@@ -51,8 +52,9 @@ def program(name: str) -> str:
     return str(options.programs / f"{name}_{options.family}")
 
 
+@functools.lru_cache(maxsize=None)
 def plain(*words: str, name: str = "attach_trainer") -> subprocess.CompletedProcess[str]:
-    """The trainer as its author runs it."""
+    """The trainer as its author runs it; always the same, so run once for all tests."""
     return job(program(name), *words)
 
 

@@ -10,6 +10,7 @@
 #include "attach.h"
 #include "engine.h"
 #include "recognize.h"
+#include "settings.h"
 
 #if defined(OPEN_MPI) && OPEN_MPI
 #define MSDU__HANDLE(type, integer) ((type)(integer))
@@ -61,8 +62,6 @@ typedef struct msdu__stream {
 } msdu__stream;
 
 /* stream.c */
-uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
-bool msdu__attach_is_allowed(uint64_t count);
 /* A step begins whose gradients are known: make the engine, or say why not. */
 void msdu__stream_begin(msdu__stream *stream);
 /* A call that does not fit: end the engine, loudly. */

@@ -10,55 +10,7 @@
 
 #include <msdu/msdu.h>
 
-/* --- settings --- */
-
-uint64_t msdu__attach_number(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    char *end = NULL;
-    if (text == NULL || *text == '\0') {
-        return otherwise;
-    }
-    uint64_t value = strtoull(text, &end, 10);
-    return *end == '\0' ? value : otherwise;
-}
-
-/* Is `count` in a list such as "1000,5000-6000"? */
-static bool is_listed(const char *list, uint64_t count)
-{
-    const char *at = list;
-    while (*at != '\0') {
-        char *end = NULL;
-        uint64_t low = strtoull(at, &end, 10);
-        uint64_t high = low;
-        if (*end == '-') {
-            high = strtoull(end + 1, &end, 10);
-        }
-        if (end == at) {
-            return false;
-        }
-        if (count >= low && count <= high) {
-            return true;
-        }
-        at = *end == ',' ? end + 1 : end;
-    }
-    return false;
-}
-
-bool msdu__attach_is_allowed(uint64_t count)
-{
-    const char *allow = getenv("MSDU_ATTACH_ALLOW");
-    const char *deny = getenv("MSDU_ATTACH_DENY");
-    return (allow == NULL || is_listed(allow, count)) && (deny == NULL || !is_listed(deny, count));
-}
-
 /* --- begin --- */
-
-static bool is_loud(void)
-{
-    const char *level = getenv("MSDU_LOG");
-    return level == NULL || strcmp(level, "error") != 0;
-}
 
 /* What one rank cannot do, none does: all are at the same call. */
 static bool agree(const msdu__stream *stream, bool is_good)
@@ -120,7 +72,7 @@ void msdu__stream_begin(msdu__stream *stream)
     for (uint32_t i = 0; i < r->tensor_count; i++) {
         stream->elements += r->tensors[i].count;
     }
-    if (stream->rank == 0 && is_loud()) {
+    if (stream->rank == 0 && msdu__attach_is_loud()) {
         (void)fprintf(stderr,
                       "msdu: gradients recognized: %u reductions a step, %" PRIu64
                       " elements, on a communicator of %d ranks; domain %s\n",
@@ -254,7 +206,8 @@ void msdu__stream_end(msdu__stream *stream)
     for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
         passed += stream->passed[i];
     }
-    if (stream->rank == 0 && !stream->is_left_alone && is_loud() && passed + stream->taken > 0) {
+    if (stream->rank == 0 && !stream->is_left_alone && msdu__attach_is_loud() &&
+        passed + stream->taken > 0) {
         tell(stream);
     }
     stream->is_left_alone = true;

@@ -9,9 +9,11 @@
  *   double    float64
  *   same      the same data on all ranks
  *   adam      Adam in place of SGD
- *   change    another layer appears after some steps
+ *   change    another layer appears after at=N steps (half of them)
+ *   reorder   then layers are reduced in another order; resize: then layer 1 in two parts
  *   large     layers 40 times as long
- *   freeze    a layer is not trained any more
+ *   freeze    then layer 0 is not trained any more; thaw: for 30 steps only
+ *   nesterov  Nesterov's momentum; plain: none
  *   equal     all layers have the same size
  *   decay     weight decay, and a learning rate that falls, told by msdu_attach_lr() if it is there
  *   meet      msdu_attach_meet(), if it is there, before the last step
@@ -42,8 +44,10 @@
 typedef struct trainer {
     bool is_overlap, is_some, is_any, is_test, is_moving, is_apart, is_double, is_same, is_adam;
     bool is_changing, is_equal, is_decaying, is_meeting, is_forking, is_differing, is_dying;
-    bool is_freezing, is_frozen, is_large;
-    int steps, learned, local, warmup;
+    bool is_freezing, is_thawing, is_frozen, is_large, is_reordering, is_resizing, is_nesterov;
+    bool is_changed; /* what is to change has */
+    double momentum;
+    int steps, learned, local, warmup, at;
     int rank, ranks, layers;
     int count[LAYERS_MAX];
     double *weight[LAYERS_MAX], *velocity[LAYERS_MAX], *second[LAYERS_MAX];
@@ -197,15 +201,29 @@ static void trouble(trainer *t, int step)
     }
 }
 
+/* Layer 1 from now on. */
+static void reduce_halves(const trainer *t, int l)
+{
+    MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
+    size_t width = t->is_double ? sizeof(double) : sizeof(float);
+    int half = t->count[l] / 2 - 10;
+    char *rest = (char *)t->gradient[l] + (size_t)half * width;
+    MPI_Allreduce(MPI_IN_PLACE, t->gradient[l], half, type, MPI_SUM, t->comm);
+    MPI_Allreduce(MPI_IN_PLACE, rest, t->count[l] - half, type, MPI_SUM, t->comm);
+}
+
 static void reduce_gradients(trainer *t)
 {
     MPI_Request requests[LAYERS_MAX];
     MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
     size_t width = t->is_double ? sizeof(double) : sizeof(float);
-    for (int l = t->is_frozen ? 1 : 0; l < t->layers; l++) {
+    for (int at = t->is_frozen ? 1 : 0; at < t->layers; at++) {
+        int l = t->is_reordering && t->is_changed && at > 0 ? t->layers - at : at;
         const void *send = t->is_apart ? t->gradient[l] : MPI_IN_PLACE;
         void *recv = t->is_apart ? t->reduced[l] : t->gradient[l];
-        if (t->is_overlap) {
+        if (t->is_resizing && t->is_changed && l == 1) {
+            reduce_halves(t, l);
+        } else if (t->is_overlap) {
             MPI_Iallreduce(send, recv, t->count[l], type, MPI_SUM, t->comm, &requests[l]);
         } else {
             MPI_Allreduce(send, recv, t->count[l], type, MPI_SUM, t->comm);
@@ -235,8 +253,8 @@ static void update(trainer *t, int step, double scale)
                 double s_hat = *s / (1 - pow(0.999, step + 1));
                 t->weight[l][i] -= RATE * v_hat / (sqrt(s_hat) + 1e-8);
             } else {
-                *v = MOMENTUM * *v + g;
-                t->weight[l][i] -= rate_of(t, step) * *v;
+                *v = t->momentum * *v + g;
+                t->weight[l][i] -= rate_of(t, step) * (t->is_nesterov ? g + t->momentum * *v : *v);
             }
         }
     }
@@ -273,6 +291,20 @@ static void report(trainer *t, int step, double loss)
     }
 }
 
+/* The largest difference between ranks. */
+static void report_layer(trainer *t, int l)
+{
+    double worst = 0;
+    MPI_Allreduce(t->weight[l], t->velocity[l], t->count[l], MPI_DOUBLE, MPI_MIN, t->comm);
+    MPI_Allreduce(t->weight[l], t->second[l], t->count[l], MPI_DOUBLE, MPI_MAX, t->comm);
+    for (int i = 0; i < t->count[l]; i++) {
+        worst = fmax(worst, t->second[l][i] - t->velocity[l][i]);
+    }
+    if (t->rank == 0) {
+        (void)printf("layer %d apart %.3g\n", l, worst);
+    }
+}
+
 /* How far ranks are apart, and a fingerprint of where they are. */
 static void report_end(trainer *t)
 {
@@ -280,6 +312,7 @@ static void report_end(trainer *t)
     double low[2];
     double high[2];
     for (int l = 0; l < t->layers; l++) {
+        report_layer(t, l);
         for (int i = 0; i < t->count[l]; i++) {
             sums[0] += t->weight[l][i] * noise(1, 2, 3, (unsigned)i);
             sums[1] += t->weight[l][i] * t->weight[l][i];
@@ -296,13 +329,12 @@ static void report_end(trainer *t)
 static void train(trainer *t)
 {
     for (int step = 0; step < t->steps; step++) {
-        if (t->is_changing && step == t->steps / 2) {
-            t->layers = LAYERS_MAX;
-        }
+        t->is_changed = step >= t->at;
+        t->layers = t->is_changing && t->is_changed ? LAYERS_MAX : t->layers;
         if (t->is_moving) {
             move_memory(t);
         }
-        t->is_frozen = t->is_freezing && step >= t->steps / 2;
+        t->is_frozen = t->is_freezing && t->is_changed && (!t->is_thawing || step < t->at + 30);
         trouble(t, step);
         tell(t, step);
         double loss = backward(t, step);
@@ -339,6 +371,12 @@ int main(int argc, char **argv)
     t.is_changing = has_word(argc, argv, "change");
     t.is_large = has_word(argc, argv, "large");
     t.is_freezing = has_word(argc, argv, "freeze");
+    t.is_thawing = has_word(argc, argv, "thaw");
+    t.is_freezing = t.is_freezing || t.is_thawing;
+    t.is_reordering = has_word(argc, argv, "reorder");
+    t.is_resizing = has_word(argc, argv, "resize");
+    t.is_nesterov = has_word(argc, argv, "nesterov");
+    t.momentum = has_word(argc, argv, "plain") ? 0 : MOMENTUM;
     t.is_equal = has_word(argc, argv, "equal");
     t.is_decaying = has_word(argc, argv, "decay");
     t.is_meeting = has_word(argc, argv, "meet");
@@ -346,6 +384,7 @@ int main(int argc, char **argv)
     t.is_differing = has_word(argc, argv, "differ");
     t.is_dying = has_word(argc, argv, "dies");
     t.steps = number(argc, argv, "steps", 60);
+    t.at = number(argc, argv, "at", t.steps / 2);
     t.learned = number(argc, argv, "learned", 0);
     t.local = number(argc, argv, "local", 0);
     t.warmup = number(argc, argv, "warmup", 0);

@@ -25,7 +25,7 @@ typedef struct pin {
 static const pin sizes[] = {
     {SIZE(msdu_config, 480)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 248)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 64)},
-    {SIZE(msdu_backend, 88)},
+    {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},
 };
 
 static const pin config_fields[] = {

@@ -273,6 +273,22 @@ typedef struct msdu_summary {
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)
 
+/* How far a rank's optimizer is from the others', and what optimizer that is (msdu_apart_get). */
+typedef struct msdu_apart {
+    size_t size;         /* sizeof(msdu_apart); set by the caller */
+    void *parameter;     /* set by the caller: receives how far the parameters have moved since the
+                            ranks met last */
+    void *momentum;      /* set by the caller: receives what the momentum buffer holds beyond what
+                            all ranks have in common */
+    double lr;           /* settings, and the latest msdu_set_lr() */
+    double mu;           /* momentum */
+    double dampening;
+    double weight_decay;
+    int32_t is_nesterov; /* 0 or 1 */
+} msdu_apart;
+
+#define MSDU_APART_INIT MSDU_SIZED(msdu_apart)
+
 /* One setting, as `msdu info` prints it. All strings are static. */
 typedef struct msdu_setting_info {
     size_t size;              /* sizeof(msdu_setting_info); set by the caller */
@@ -412,6 +428,23 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_step(msdu_ctx *ctx);
  * Returns MSDU_OK, ERR_STATE (tensors were announced already), ERR_UNSUPPORTED (another domain).
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_meet(msdu_ctx *ctx);
+
+/*
+ * Read how far local steps have led this rank (domain accumulated), tensor by tensor, even in the
+ * middle of a step: for a caller that will not go on with these tensors, and joins the ranks by
+ * other means. Both distances are in the units of the gradients that the trainer is given (sums, with
+ * reduce = sum; an element moved by lr times 1 has moved by lr), relative to a point that all ranks have in common, so
+ * that only differences between ranks mean anything. It holds for what the trainer's optimizer has
+ * done, or will have, with the gradients that it was given so far.
+ *
+ * id        a tensor whose gradient was not announced in this step, or was waited for
+ * apart_out size, parameter and momentum are set by the caller, with room for the tensor's elements
+ *           as float64 of a float64 tensor, else float32
+ * Returns MSDU_OK, ERR_INVALID, ERR_STATE (not started, finished, or not waited for),
+ * ERR_UNSUPPORTED (another domain, or memory of a device), or the context's failure.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id,
+                                                    msdu_apart *apart_out);
 
 /*
  * Tell the learning rate of the next step (accumulated domain with weight decay or a schedule,

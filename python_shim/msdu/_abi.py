@@ -150,6 +150,7 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "msdu_join": [_CTX],
     "msdu_synchronize": [_CTX],
     "msdu_meet": [_CTX],
+    "msdu_apart_get": [_CTX, c_uint32, c_void_p],
     "msdu_finish": [_CTX],
     "msdu_rollback": [_CTX],
     "msdu_state_get": [_CTX, c_void_p, c_size_t, ctypes.POINTER(c_size_t)],

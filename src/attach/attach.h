@@ -25,10 +25,10 @@ typedef struct msdu__reduction {
 typedef struct msdu__attach {
     size_t size;
     const char *family;
-    /* True: done, or failed with *code_out; false: the caller makes the real call. */
-    bool (*allreduce)(const msdu__reduction *call, int *code_out);
-    bool (*iallreduce)(const msdu__reduction *call, void *request_out, int *code_out);
-    /* Requests that iallreduce() gave and that are not complete yet; read without a lock. */
+    /* True: done, or failed with *code_out; false: the caller makes the real call. request_out: NULL,
+     * or that of MPI_Iallreduce. */
+    bool (*reduce)(const msdu__reduction *call, void *request_out, int *code_out);
+    /* Requests that reduce() gave and that are not complete yet; read without a lock. */
     bool (*has_pending)(void);
     /* Make those of ours that are in the array ready for the real call: wait, or only look. */
     int (*settle)(int count, void *requests, bool may_block);

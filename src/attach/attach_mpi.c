@@ -125,8 +125,18 @@ static msdu__call describe(msdu__stream *stream, const msdu__reduction *call)
 
 /* --- what to do with it --- */
 
-/* Is this call a gradient that the engine takes? Called with the stream's lock held. */
-static bool is_taken(msdu__stream *stream, const msdu__reduction *call, uint32_t *at_out)
+static int reason_of(bool is_gradient, const msdu__apart *apart)
+{
+    if (apart != NULL) {
+        return MSDU__PASSED_JOINING;
+    }
+    return is_gradient ? MSDU__PASSED_PLAIN : MSDU__PASSED_UNKNOWN;
+}
+
+/* Is this call a gradient that the engine takes? Called with the stream's lock held. apart_out: or
+ * one that MPI reduces, to join the ranks; else NULL. */
+static bool is_taken(msdu__stream *stream, const msdu__reduction *call, uint32_t *at_out,
+                     msdu__apart **apart_out)
 {
     msdu__call seen = describe(stream, call);
     msdu__recognizer_state before = stream->recognizer.state;
@@ -140,16 +150,20 @@ static bool is_taken(msdu__stream *stream, const msdu__reduction *call, uint32_t
     } else if (verdict == MSDU__CALL_STRAYS) {
         msdu__stream_stray(stream, &seen);
     }
-    if (verdict != MSDU__CALL_GRADIENT || stream->has_failed) {
-        stream->passed[MSDU__PASSED_UNKNOWN] += seen.is_candidate ? 1 : 0;
-        return false;
+    bool is_gradient = verdict == MSDU__CALL_GRADIENT && !stream->has_failed;
+    if (is_gradient && *at_out == 0) {
+        stream->step_calls = stream->candidates - 1;
+        if (stream->engine.ctx == NULL) {
+            msdu__stream_begin(stream);
+        }
     }
-    if (stream->engine.ctx == NULL && *at_out == 0) {
-        msdu__stream_begin(stream);
+    bool is_ours = is_gradient && stream->engine.ctx != NULL;
+    *apart_out = is_ours ? NULL : msdu__stream_apart(stream, &seen);
+    if (is_ours) {
+        stream->taken++;
+    } else if (seen.is_candidate) {
+        stream->passed[reason_of(is_gradient, *apart_out)]++;
     }
-    bool is_ours = stream->engine.ctx != NULL;
-    stream->passed[MSDU__PASSED_PLAIN] += is_ours ? 0 : 1;
-    stream->taken += is_ours ? 1 : 0;
     return is_ours;
 }
 
@@ -185,68 +199,104 @@ static msdu__stream *enter(const msdu__reduction *call)
     return stream;
 }
 
-static bool attach_allreduce(const msdu__reduction *call, int *code_out)
+/* By the engine: MPI's code. */
+static int reduce(msdu__stream *stream, const msdu__reduction *call, uint32_t at, void *request_out)
 {
+    const msdu__pending pending = {.stream = stream, .at = at, .inner = MPI_REQUEST_NULL};
+    msdu_status status = start(stream, call, at);
+    if (status == MSDU_OK && request_out == NULL) {
+        status = msdu__engine_wait(&stream->engine, at, true);
+    }
+    if (status != MSDU_OK) {
+        return fail(stream, status);
+    }
+    return request_out == NULL ? MPI_SUCCESS : msdu__pending_add(&pending, request_out);
+}
+
+/* By MPI, to join the ranks. */
+static int reduce_apart(msdu__stream *stream, const msdu__reduction *call, msdu__apart *apart,
+                        void *request_out)
+{
+    const MPI_Datatype type = MSDU__HANDLE(MPI_Datatype, call->type);
+    const MPI_Op op = MSDU__HANDLE(MPI_Op, call->op);
+    msdu__pending pending = {.stream = stream, .apart = apart, .recv = call->recv};
+    int code = MPI_SUCCESS;
+    if (request_out == NULL) {
+        code = PMPI_Allreduce(call->send, call->recv, call->count, type, op, stream->comm);
+        if (code == MPI_SUCCESS) {
+            msdu__stream_rejoin(stream, apart, call->recv);
+        }
+        return code;
+    }
+    code = PMPI_Iallreduce(call->send, call->recv, call->count, type, op, stream->comm,
+                           &pending.inner);
+    apart->is_busy = code == MPI_SUCCESS;
+    return code == MPI_SUCCESS ? msdu__pending_add(&pending, request_out) : code;
+}
+
+/* request_out: NULL, or of a reduction that is waited for later. */
+static bool attach_reduce(const msdu__reduction *call, void *request_out, int *code_out)
+{
+    msdu__apart *apart = NULL;
     uint32_t at = 0;
     msdu__stream *stream = enter(call);
     if (stream == NULL) {
         return false;
     }
-    bool is_ours = is_taken(stream, call, &at);
-    *code_out = MPI_SUCCESS;
-    if (is_ours) {
-        msdu_status status = start(stream, call, at);
-        status = status == MSDU_OK ? msdu__engine_wait(&stream->engine, at, true) : status;
-        *code_out = status == MSDU_OK ? MPI_SUCCESS : fail(stream, status);
-    } else if (stream->has_failed) {
-        is_ours = true;
+    bool is_taken_here = is_taken(stream, call, &at, &apart);
+    bool is_ours = is_taken_here || stream->has_failed || apart != NULL;
+    if (stream->has_failed) {
         *code_out = fail(stream, MSDU_OK);
+    } else if (is_taken_here) {
+        *code_out = reduce(stream, call, at, request_out);
+    } else if (apart != NULL) {
+        *code_out = reduce_apart(stream, call, apart, request_out);
     }
     (void)pthread_mutex_unlock(&stream->lock);
     return is_ours;
 }
 
-static bool attach_iallreduce(const msdu__reduction *call, void *request_out, int *code_out)
+/* MPI's own reduction that joins the ranks: wait for it, or only look. */
+static int settle_apart(const msdu__pending *pending, bool may_block)
 {
-    uint32_t at = 0;
-    msdu__stream *stream = enter(call);
-    if (stream == NULL) {
-        return false;
+    MPI_Request inner = pending->inner;
+    int is_done = 1;
+    int code = may_block ? PMPI_Wait(&inner, MPI_STATUS_IGNORE)
+                         : PMPI_Test(&inner, &is_done, MPI_STATUS_IGNORE);
+    if (code == MPI_SUCCESS && is_done) {
+        pending->apart->is_busy = false;
+        msdu__stream_rejoin(pending->stream, pending->apart, pending->recv);
+        msdu__pending_complete(pending->request);
     }
-    bool is_ours = is_taken(stream, call, &at);
-    *code_out = MPI_SUCCESS;
-    if (is_ours) {
-        msdu_status status = start(stream, call, at);
-        *code_out =
-            status == MSDU_OK ? msdu__pending_add(stream, at, request_out) : fail(stream, status);
-    } else if (stream->has_failed) {
-        is_ours = true;
-        *code_out = fail(stream, MSDU_OK);
+    return code;
+}
+
+static int settle_one(const msdu__pending *pending, bool may_block)
+{
+    if (pending->inner != MPI_REQUEST_NULL) {
+        return settle_apart(pending, may_block);
     }
-    (void)pthread_mutex_unlock(&stream->lock);
-    return is_ours;
+    msdu_status status = msdu__engine_wait(&pending->stream->engine, pending->at, may_block);
+    if (status == MSDU_OK) {
+        msdu__pending_complete(pending->request);
+    }
+    bool is_good = status == MSDU_OK || status == MSDU_IN_PROGRESS;
+    return is_good ? MPI_SUCCESS : fail(pending->stream, status);
 }
 
 static int attach_settle(int count, void *requests, bool may_block)
 {
     msdu__pending pending;
-    for (int i = 0; i < count; i++) {
+    int code = MPI_SUCCESS;
+    for (int i = 0; i < count && code == MPI_SUCCESS; i++) {
         MPI_Request request = ((MPI_Request *)requests)[i];
-        if (request == MPI_REQUEST_NULL || !msdu__pending_find(request, &pending)) {
-            continue;
-        }
-        (void)pthread_mutex_lock(&pending.stream->lock);
-        msdu_status status = msdu__engine_wait(&pending.stream->engine, pending.at, may_block);
-        if (status == MSDU_OK) {
-            msdu__pending_complete(request);
-        } else if (status != MSDU_IN_PROGRESS) {
-            int code = fail(pending.stream, status);
+        if (request != MPI_REQUEST_NULL && msdu__pending_find(request, &pending)) {
+            (void)pthread_mutex_lock(&pending.stream->lock);
+            code = settle_one(&pending, may_block);
             (void)pthread_mutex_unlock(&pending.stream->lock);
-            return code;
         }
-        (void)pthread_mutex_unlock(&pending.stream->lock);
     }
-    return MPI_SUCCESS;
+    return code;
 }
 
 static int attach_testany(int count, void *requests, int *index, int *flag, void *status)
@@ -272,6 +322,7 @@ static void attach_set_lr(double lr)
 {
     (void)pthread_mutex_lock(&streams_lock);
     for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
+        stream->optimizer.lr = lr;
         if (stream->engine.ctx != NULL && msdu_set_lr(stream->engine.ctx, lr) != MSDU_OK) {
             (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
         }
@@ -312,8 +363,7 @@ MSDU_API extern const msdu__attach msdu_attach_v1;
 const msdu__attach msdu_attach_v1 = {
     .size = sizeof(msdu__attach),
     .family = MSDU_MPI_FAMILY,
-    .allreduce = attach_allreduce,
-    .iallreduce = attach_iallreduce,
+    .reduce = attach_reduce,
     .has_pending = msdu__pending_is_any,
     .settle = attach_settle,
     .testany = attach_testany,

@@ -10,6 +10,7 @@
 #include "attach.h"
 #include "engine.h"
 #include "recognize.h"
+#include "rejoin.h"
 #include "settings.h"
 
 #if defined(OPEN_MPI) && OPEN_MPI
@@ -33,7 +34,8 @@ enum {
     MSDU__PASSED_DENIED = 2,  /* by MSDU_ATTACH_ALLOW, MSDU_ATTACH_DENY */
     MSDU__PASSED_UNKNOWN = 3, /* while learning, or in no pattern */
     MSDU__PASSED_PLAIN = 4,   /* a gradient, but there is nothing to gain, or no engine */
-    MSDU__PASSED_REASONS = 5,
+    MSDU__PASSED_JOINING = 5, /* a gradient, on the way back from local steps */
+    MSDU__PASSED_REASONS = 6,
 };
 
 /* One communicator. */
@@ -50,8 +52,13 @@ typedef struct msdu__stream {
     char why[256]; /* has_failed */
     msdu__recognizer recognizer;
     msdu__engine engine; /* ctx NULL: none */
+    msdu__apart *apart; /* gradients whose parameters differ between ranks, after local steps */
+    msdu__optimizer optimizer; /* that makes them equal again */
     uint64_t candidates;
     uint64_t learned_calls; /* candidates before the first one that was a gradient */
+    uint64_t step_calls;    /* candidates before the present step of an engine */
+    uint64_t ended_calls;   /* step_calls when the last engine ended, and its steps */
+    uint64_t ended_steps;
     uint64_t taken;
     uint64_t passed[MSDU__PASSED_REASONS];
     msdu_summary summary; /* of the last engine */
@@ -68,18 +75,25 @@ void msdu__stream_begin(msdu__stream *stream);
 void msdu__stream_break(msdu__stream *stream, const msdu__call *seen);
 /* One that does not fit while local steps are taken: told once, and left to MPI. */
 void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen);
+/* A gradient that joins the ranks again; NULL: the call is none. */
+msdu__apart *msdu__stream_apart(const msdu__stream *stream, const msdu__call *seen);
+/* Its sum, of all ranks, is there. */
+void msdu__stream_rejoin(msdu__stream *stream, msdu__apart *apart, void *sum);
 /* Finish, and tell what happened; once. */
 void msdu__stream_end(msdu__stream *stream);
 
 /* pending.c: requests of MPI_Iallreduce, as generalized requests of MPI. */
 typedef struct msdu__pending {
-    MPI_Request request;
+    MPI_Request request; /* the trainer's; set by msdu__pending_add() */
     msdu__stream *stream;
-    uint32_t at; /* tensor */
+    uint32_t at;         /* tensor of the engine, unless ... */
+    MPI_Request inner;   /* ... MPI itself reduces; else MPI_REQUEST_NULL */
+    msdu__apart *apart;  /* and its sum joins the ranks; may be NULL */
+    void *recv;          /* where it shall be */
 } msdu__pending;
 
 bool msdu__pending_is_any(void);
-int msdu__pending_add(msdu__stream *stream, uint32_t at, void *request_out);
+int msdu__pending_add(const msdu__pending *pending, void *request_out);
 bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out);
 void msdu__pending_complete(MPI_Request request);
 

@@ -231,6 +231,48 @@ static msdu_status fill_step(msdu__engine *engine)
     return status;
 }
 
+/* One tensor in front of the list. */
+static msdu_status part_tensor(msdu__engine *engine, uint32_t at, msdu__apart **list,
+                               msdu__optimizer *optimizer_out)
+{
+    const msdu__grad *grad = &engine->grads[at];
+    msdu__apart *apart = msdu__apart_new(grad->count, grad->is_double ? 2 : 1);
+    msdu_apart got = MSDU_APART_INIT;
+    if (apart == NULL) {
+        return MSDU_ERR_NO_MEMORY;
+    }
+    apart->at = at;
+    apart->of = engine->count;
+    apart->next = *list;
+    *list = apart;
+    got.parameter = apart->parameter;
+    got.momentum = apart->momentum;
+    msdu_status status = msdu_apart_get(engine->ctx, at, &got);
+    *optimizer_out = (msdu__optimizer){.lr = got.lr,
+                                       .momentum = got.mu,
+                                       .factor = 1.0 - got.dampening,
+                                       .weight_decay = got.weight_decay,
+                                       .is_nesterov = got.is_nesterov != 0};
+    return status;
+}
+
+msdu_status msdu__engine_part(msdu__engine *engine, msdu__apart **list_out,
+                              msdu__optimizer *optimizer_out)
+{
+    msdu__apart *list = NULL;
+    const uint32_t due = engine->announced;
+    msdu_status status = msdu__engine_settle(engine);
+    for (uint32_t i = engine->is_accumulated ? engine->count : 0; status == MSDU_OK && i > 0; i--) {
+        status = part_tensor(engine, (due + i - 1) % engine->count, &list, optimizer_out);
+    }
+    if (status != MSDU_OK) {
+        msdu__apart_free(list);
+        return status;
+    }
+    *list_out = list;
+    return MSDU_OK;
+}
+
 msdu_status msdu__engine_finish(msdu__engine *engine)
 {
     msdu_status status = fill_step(engine);

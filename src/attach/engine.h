@@ -14,6 +14,7 @@
 #include <msdu/msdu.h>
 
 #include "recognize.h"
+#include "rejoin.h"
 
 typedef struct msdu__grad {
     void *user;  /* where the trainer wants the sum; NULL: nothing under way */
@@ -49,6 +50,13 @@ bool msdu__engine_is_local(void);
 msdu_status msdu__engine_open(msdu__engine *engine, const msdu__recognizer *r, const char *backend,
                               int comm, int32_t rank, int32_t ranks);
 void msdu__engine_close(msdu__engine *engine);
+/*
+ * Ranks took local steps, and these gradients will not come as they did: wait for all that was
+ * started, and list how far this rank is from where the ranks were together, tensors that are due
+ * next first. The list is the caller's; NULL without local steps.
+ */
+msdu_status msdu__engine_part(msdu__engine *engine, msdu__apart **list_out,
+                              msdu__optimizer *optimizer_out);
 /* Before close, on all ranks after the same call: end the step, if need be with zeros for what has
  * not come, and the training. */
 msdu_status msdu__engine_finish(msdu__engine *engine);

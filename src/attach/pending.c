@@ -55,7 +55,7 @@ static bool make_room(void)
     return larger != NULL;
 }
 
-int msdu__pending_add(msdu__stream *stream, uint32_t at, void *request_out)
+int msdu__pending_add(const msdu__pending *pending, void *request_out)
 {
     MPI_Request request = MPI_REQUEST_NULL;
     int code = PMPI_Grequest_start(query, release, cancel, NULL, &request);
@@ -65,7 +65,8 @@ int msdu__pending_add(msdu__stream *stream, uint32_t at, void *request_out)
     (void)pthread_mutex_lock(&pending_lock);
     bool has_room = make_room();
     if (has_room) {
-        list[list_count] = (msdu__pending){request, stream, at};
+        list[list_count] = *pending;
+        list[list_count].request = request;
         atomic_fetch_add(&list_count, 1);
         *(MPI_Request *)request_out = request;
     }

@@ -99,7 +99,7 @@ PRELOAD int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t typ
     msdu__inside++;
     if (attach != NULL) {
         const msdu__reduction reduction = {send, recv, count, type, op, comm};
-        is_done = attach->allreduce(&reduction, &code);
+        is_done = attach->reduce(&reduction, NULL, &code);
     }
     if (!is_done && call != NULL) {
         code = call(send, recv, count, type, op, comm);
@@ -119,7 +119,7 @@ PRELOAD int MPI_Iallreduce(const void *send, void *recv, int count, uintptr_t ty
     msdu__inside++;
     if (attach != NULL) {
         const msdu__reduction reduction = {send, recv, count, type, op, comm};
-        is_done = attach->iallreduce(&reduction, request, &code);
+        is_done = attach->reduce(&reduction, request, &code);
     }
     if (!is_done && call != NULL) {
         code = call(send, recv, count, type, op, comm, request);

@@ -88,7 +88,7 @@ PRELOAD void mpi_allreduce_(const void *send, void *recv, const int *count, cons
                                                attach->type_of(*type),
                                                attach->op_of(*op),
                                                attach->comm_of(*comm)};
-            is_done = attach->allreduce(&reduction, error);
+            is_done = attach->reduce(&reduction, NULL, error);
         }
         msdu__inside--;
     }

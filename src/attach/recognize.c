@@ -6,6 +6,7 @@
 
 #define REPEATS 3 /* of a period, before it is believed */
 #define STRAYS  2 /* steps' worth of strays in a row end the patience */
+#define STEPS   3 /* steps in a row with strays: these are gradients, too */
 
 static bool is_same(const msdu__call *x, const msdu__call *y)
 {
@@ -97,7 +98,27 @@ static msdu__verdict give_up(msdu__recognizer *r)
     r->state = MSDU__LEARNING;
     r->tensor_count = 0;
     r->position = 0;
+    r->stray_count = r->stray_steps = 0;
+    r->has_strayed = false;
     return was_following ? MSDU__CALL_BREAKS : MSDU__CALL_OTHER;
+}
+
+static bool is_tensor(const msdu__recognizer *r, const msdu__call *call)
+{
+    for (uint32_t i = 0; i < r->tensor_count; i++) {
+        if (is_same(call, &r->tensors[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One of the tensors out of turn was not dropped or moved without a reason; anything else may come
+ * now and then, and does no harm to those that are known. */
+static bool is_stray(const msdu__recognizer *r, const msdu__call *call)
+{
+    return r->state == MSDU__FOLLOWING && r->is_patient && !is_tensor(r, call) &&
+           r->stray_count < STRAYS * r->tensor_count && r->stray_steps < STEPS;
 }
 
 /* The calls of the present step are remembered, so that after a change steps begin where they
@@ -111,15 +132,20 @@ static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_
     }
     remember(r, call);
     if (!is_expected) {
-        bool is_stray = is_following && r->is_patient && r->stray_count < STRAYS * r->tensor_count;
-        r->stray_count = is_stray ? r->stray_count + 1 : 0;
-        return is_stray ? MSDU__CALL_STRAYS : give_up(r);
+        if (!is_stray(r, call)) {
+            return give_up(r);
+        }
+        r->stray_count++;
+        r->has_strayed = true;
+        return MSDU__CALL_STRAYS;
     }
     r->stray_count = 0;
     *position_out = r->position;
     r->position = (r->position + 1) % r->tensor_count;
     if (r->position == 0) {
         r->state = MSDU__FOLLOWING;
+        r->stray_steps = r->has_strayed ? r->stray_steps + 1 : 0;
+        r->has_strayed = false;
     }
     return is_following ? MSDU__CALL_GRADIENT : MSDU__CALL_OTHER;
 }

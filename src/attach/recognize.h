@@ -31,7 +31,8 @@ typedef enum msdu__verdict {
     MSDU__CALL_OTHER = 0,    /* not a gradient, or not known yet: leave it alone */
     MSDU__CALL_GRADIENT = 1, /* tensor `position` of a step */
     MSDU__CALL_BREAKS = 2,   /* a candidate where another was due: the pattern is no more */
-    MSDU__CALL_STRAYS = 3,   /* likewise, but the pattern is still waited for: leave it alone */
+    MSDU__CALL_STRAYS = 3,   /* one that is no tensor, and the pattern is still waited for: leave it
+                                alone */
 } msdu__verdict;
 
 typedef enum msdu__recognizer_state {
@@ -53,6 +54,8 @@ typedef struct msdu__recognizer {
     uint32_t other_count; /* others since a period without any was believed */
     bool is_patient;      /* set by the caller: a pattern that is not given up at the first stray */
     uint32_t stray_count; /* since a tensor came that was due */
+    bool has_strayed;     /* in the present step */
+    uint32_t stray_steps; /* in a row with strays */
     msdu__call tensors[MSDU__TENSORS_MAX];
     msdu__call seen[MSDU__CALLS_MAX];
 } msdu__recognizer;

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Joining ranks that took local steps, by additions to plainly reduced gradients. */
+#include "rejoin.h"
+
+#include <stdlib.h>
+
+#define CALLS_LEAST 2 /* until both parameters and momentum are equal */
+
+msdu__apart *msdu__apart_new(uint64_t count, int32_t kind)
+{
+    msdu__apart *apart = calloc(1, sizeof(*apart));
+    size_t bytes = kind == 2 ? sizeof(double) : sizeof(float);
+    if (apart == NULL) {
+        return NULL;
+    }
+    apart->count = count;
+    apart->kind = kind;
+    apart->parameter = calloc(count, bytes);
+    apart->momentum = calloc(count, bytes);
+    if (apart->parameter == NULL || apart->momentum == NULL) {
+        msdu__apart_free(apart);
+        return NULL;
+    }
+    return apart;
+}
+
+void msdu__apart_free(msdu__apart *list)
+{
+    while (list != NULL) {
+        msdu__apart *next = list->next;
+        free(list->parameter);
+        free(list->momentum);
+        free(list);
+        list = next;
+    }
+}
+
+msdu__apart *msdu__apart_find(msdu__apart *list, uint64_t count, int32_t kind)
+{
+    msdu__apart *found = NULL;
+    for (msdu__apart *at = list; at != NULL; at = at->next) {
+        bool is_like_it = at->count == count && at->kind == kind && !at->is_busy;
+        if (is_like_it && (found == NULL || at->calls < found->calls)) {
+            found = at;
+        }
+    }
+    return found;
+}
+
+/* Coefficients of u in x and w, and of an update in u and w. */
+typedef struct control {
+    double of_parameter;
+    double of_momentum;
+    double of_decay;  /* what the optimizer itself will add to the gradient */
+    double of_input;  /* a */
+    double of_buffer; /* b */
+    msdu__optimizer o;
+} control;
+
+static control control_of(const msdu__optimizer *o)
+{
+    const double a = o->is_nesterov ? 1.0 : 0.0;
+    const double b = o->is_nesterov ? o->momentum : 1.0;
+    const double reach = a + o->factor * b - a * o->momentum;
+    return (control){
+        .of_parameter = 1.0 / (o->lr * reach),
+        .of_momentum = -(b - a * o->momentum / o->factor) * o->momentum / reach,
+        .of_decay = o->weight_decay,
+        .of_input = a,
+        .of_buffer = b,
+        .o = *o,
+    };
+}
+
+/* What is added to a sum whose own value is `sum`; x and w become those after the update. The
+ * addition counts as it was rounded, so the next call makes up for it. */
+static double join_element(const control *k, double sum, bool is_double, double *x, double *w)
+{
+    double wanted = sum + k->of_parameter * *x + k->of_momentum * *w - k->of_decay * *x;
+    double given = is_double ? wanted : (double)(float)wanted;
+    double u = given - sum + k->o.weight_decay * *x;
+    *w = k->o.momentum * *w + k->o.factor * u;
+    *x -= k->o.lr * (k->of_input * u + k->of_buffer * *w);
+    return given;
+}
+
+static void join_floats(const control *k, msdu__apart *apart, float *sum)
+{
+    float *parameter = apart->parameter;
+    float *momentum = apart->momentum;
+    for (uint64_t i = 0; i < apart->count; i++) {
+        double x = (double)parameter[i];
+        double w = (double)momentum[i];
+        sum[i] = (float)join_element(k, (double)sum[i], false, &x, &w);
+        parameter[i] = (float)x;
+        momentum[i] = (float)w;
+    }
+}
+
+static void join_doubles(const control *k, msdu__apart *apart, double *sum)
+{
+    double *parameter = apart->parameter;
+    double *momentum = apart->momentum;
+    for (uint64_t i = 0; i < apart->count; i++) {
+        sum[i] = join_element(k, sum[i], true, &parameter[i], &momentum[i]);
+    }
+}
+
+bool msdu__rejoin(const msdu__optimizer *optimizer, msdu__apart *apart, void *sum)
+{
+    control k = control_of(optimizer);
+    bool can_move = optimizer->lr > 0;
+    if (!can_move) { /* nothing moves parameters now; the momentum goes its way */
+        k.of_parameter = k.of_momentum = k.of_decay = 0;
+    }
+    if (apart->kind == 2) {
+        join_doubles(&k, apart, sum);
+    } else {
+        join_floats(&k, apart, sum);
+    }
+    bool is_same_lr = apart->calls > 0 && apart->last_lr == optimizer->lr;
+    apart->calls += can_move ? 1 : 0;
+    apart->last_lr = optimizer->lr;
+    return can_move && apart->calls >= CALLS_LEAST && is_same_lr;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Joining ranks that took local steps, once their gradients are reduced by MPI itself again. Pure
+ * but for the memory of the list.
+ *
+ * Beside what all ranks have in common, a rank's parameters are off by x and its momentum buffer by
+ * w. A call with the same sum on all ranks and c on top moves them as the trainer's optimizer does:
+ *     u = c + wd x      w <- mu w + f u      x <- x - lr (a u + b w)
+ * (a, b) is (0, 1), with Nesterov (1, mu). The system is linear, of two numbers an element and one
+ * input, so two calls bring both to zero; the c that does so from where a rank is now is
+ *     u = (x / lr - (b - a mu / f) mu w) / (a + f b - a mu).
+ * Each tensor is for itself: the others may come in any order, or not at all.
+ */
+#ifndef MSDU_REJOIN_H
+#define MSDU_REJOIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The trainer's optimizer, in units of the reduced gradients. */
+typedef struct msdu__optimizer {
+    double lr;
+    double momentum;
+    double factor; /* 1 - dampening */
+    double weight_decay;
+    bool is_nesterov;
+} msdu__optimizer;
+
+/* A gradient whose parameters differ between ranks. */
+typedef struct msdu__apart {
+    uint64_t count;
+    int32_t kind;    /* of the call: 1 is float32, 2 is float64 */
+    uint32_t at;     /* of ... */
+    uint32_t of;     /* ... reductions of a step, before the change */
+    uint32_t calls;  /* since */
+    double last_lr;  /* of the latest of them */
+    bool is_busy;    /* such a call is under way */
+    void *parameter; /* x of the elements, in the call's type */
+    void *momentum;  /* w */
+    struct msdu__apart *next;
+} msdu__apart;
+
+/* NULL: no memory. Zeroed, not in a list. */
+msdu__apart *msdu__apart_new(uint64_t count, int32_t kind);
+/* The whole list; NULL is allowed. */
+void msdu__apart_free(msdu__apart *list);
+
+/* Which is a call of this kind? Of several alike those that had fewest calls, in order: their
+ * order among each other is taken to be what it was. NULL: none. */
+msdu__apart *msdu__apart_find(msdu__apart *list, uint64_t count, int32_t kind);
+
+/* `sum` is the same on all ranks: add what joins them. True: from the optimizer's next update on
+ * this tensor is equal on all ranks, parameters and momentum. */
+bool msdu__rejoin(const msdu__optimizer *optimizer, msdu__apart *apart, void *sum);
+
+#endif

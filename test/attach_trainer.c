@@ -4,6 +4,7 @@
  * model layer by layer with SGD and momentum. What it does with MPI is chosen by words:
  *   overlap   MPI_Iallreduce for each layer, MPI_Waitall before the update
  *   some      as overlap, with MPI_Waitsome; any: with MPI_Waitany; test: with MPI_Test
+ *   persistent  as overlap, with persistent reductions, freed at the end
  *   moving    the gradients' memory is new in every step
  *   apart     separate send and receive buffers instead of MPI_IN_PLACE
  *   double    float64
@@ -25,6 +26,9 @@
  * Rank 0 prints the loss of each step and at the end a sum of the parameters, in full precision.
  */
 #include <mpi.h>
+#if defined(OPEN_MPI) && OPEN_MPI && MPI_VERSION < 4
+#include <mpi-ext.h> /* persistent reductions */
+#endif
 
 #include <dlfcn.h>
 #include <math.h>
@@ -46,6 +50,9 @@ typedef struct trainer {
     bool is_changing, is_equal, is_decaying, is_meeting, is_forking, is_differing, is_dying;
     bool is_freezing, is_thawing, is_frozen, is_large, is_reordering, is_resizing, is_nesterov;
     bool is_changed; /* what is to change has */
+    bool is_persistent;
+    int prepared; /* layers that have a persistent request */
+    MPI_Request prepared_requests[LAYERS_MAX];
     double momentum;
     int steps, learned, local, warmup, at;
     int rank, ranks, layers;
@@ -212,9 +219,38 @@ static void reduce_halves(const trainer *t, int l)
     MPI_Allreduce(MPI_IN_PLACE, rest, t->count[l] - half, type, MPI_SUM, t->comm);
 }
 
+#if defined(OPEN_MPI) && OPEN_MPI && MPI_VERSION < 4
+#define PREPARE MPIX_Allreduce_init
+#else
+#define PREPARE MPI_Allreduce_init
+#endif
+
+static void reduce_persistently(trainer *t)
+{
+    MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
+    for (; t->prepared < t->layers; t->prepared++) {
+        int l = t->prepared;
+        PREPARE(MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm, MPI_INFO_NULL,
+                &t->prepared_requests[l]);
+    }
+    MPI_Start(&t->prepared_requests[0]);
+    if (t->is_reordering && t->is_changed) {
+        for (int l = t->layers - 1; l > 0; l--) {
+            MPI_Start(&t->prepared_requests[l]);
+        }
+    } else {
+        MPI_Startall(t->layers - 1, &t->prepared_requests[1]);
+    }
+    wait_for_all(t, t->prepared_requests);
+}
+
 static void reduce_gradients(trainer *t)
 {
     MPI_Request requests[LAYERS_MAX];
+    if (t->is_persistent) {
+        reduce_persistently(t);
+        return;
+    }
     MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
     size_t width = t->is_double ? sizeof(double) : sizeof(float);
     for (int at = t->is_frozen ? 1 : 0; at < t->layers; at++) {
@@ -363,6 +399,7 @@ int main(int argc, char **argv)
     t.is_any = has_word(argc, argv, "any");
     t.is_test = has_word(argc, argv, "test");
     t.is_overlap = has_word(argc, argv, "overlap") || t.is_some || t.is_any || t.is_test;
+    t.is_persistent = has_word(argc, argv, "persistent");
     t.is_moving = has_word(argc, argv, "moving");
     t.is_apart = has_word(argc, argv, "apart");
     t.is_double = has_word(argc, argv, "double");
@@ -391,6 +428,9 @@ int main(int argc, char **argv)
     allocate(&t);
     train(&t);
     report_end(&t);
+    for (int l = 0; l < t.prepared; l++) {
+        MPI_Request_free(&t.prepared_requests[l]);
+    }
     MPI_Finalize();
     return 0;
 }

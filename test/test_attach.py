@@ -15,6 +15,7 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from typing import ClassVar
 
 PATIENCE_S = 100
 RANKS = 4
@@ -143,6 +144,16 @@ class Narrow(Case):
         for word in ("overlap", "some", "any", "test", "moving", "apart"):
             self.assertEqual(log(self.good(attached(word))), reference, word)
 
+    def test_persistent_reductions_give_the_same_bits_too(self) -> None:
+        reference = self.good(attached())
+        for words in (("persistent",), ("persistent", "some"), ("persistent", "any", "test")):
+            done = self.good(attached(*words))
+            self.assertEqual(log(done), log(reference), words)
+            self.assertIn("162 reductions taken as gradients", done.stderr)
+        for words in (["persistent"], ["persistent", "any", "change"]):
+            passed = self.good(attached(*words, MSDU_WIRE="float32"))
+            self.assertEqual(log(passed), log(self.good(plain(*words))))
+
     def test_changed_pattern_is_told_and_learned_anew(self) -> None:
         done = self.good(attached("change"))
         self.assertIn("the pattern of reductions changed after", done.stderr)
@@ -154,6 +165,19 @@ class Narrow(Case):
         done = self.good(attached(name="attach_fortran"))
         self.assert_near(losses(done), losses(self.good(plain(name="attach_fortran"))), 0.02)
         self.assertIn("1 reductions a step, 5000 elements", done.stderr)
+
+    def test_mpi_f08_is_reached_or_told(self) -> None:
+        if not os.access(program("attach_f08"), os.X_OK):
+            self.skipTest(f"no Fortran compiler with mpi_f08 of {options.family}")
+        reference = losses(self.good(plain(name="attach_f08")))
+        for words in ([], ["in-place"], ["nonblocking"]):
+            done = self.good(attached(*words, name="attach_f08"))
+            self.assert_near(losses(done), reference, 0.02)
+            if words == ["nonblocking"] and options.family == "openmpi":
+                self.assertIn("40 by calls that are not taken", done.stderr)
+                self.assertEqual(losses(done), reference)
+            else:
+                self.assertIn("1 reductions a step, 5000 elements", done.stderr)
 
 
 class Local(Case):
@@ -208,21 +232,69 @@ class Bytes(Case):
 
 
 class Changes(Case):
-    """Other gradients than before, under local steps."""
+    """Other gradients than before, after 100 steps of local steps."""
 
-    def test_new_layer_is_passed_through_and_local_steps_go_on(self) -> None:
-        settings = {"MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "60", **SGD}
-        done = self.good(attached("change", "double", **settings))
-        self.assertIn("one of 2000 elements, and what is like it, is passed through", done.stderr)
-        self.assert_near(losses(done), losses(self.good(plain("change", "double"))), 0.05)
-        self.assertLess(apart(done), 1e-9)
+    SETTINGS: ClassVar = {"MSDU_INTERVAL_STEPS": "7", **SGD}
 
-    def test_layer_that_stays_away_ends_local_steps_with_one_line(self) -> None:
-        done = attached("freeze", MSDU_INTERVAL_STEPS="4", **SGD)
+    def changed(self, *words: str, steps: int, **settings: str) -> list[float]:
+        """By layer, how far ranks are apart `steps` steps after the change."""
+        words = (*words, "at=100", f"steps={100 + steps}")
+        done = self.good(attached(*words, **{**self.SETTINGS, **settings}))
+        self.assertIn("the next two reductions of each gradient join the ranks", done.stderr)
+        found = re.findall(r"^layer \d+ apart (\S+)$", done.stdout, re.MULTILINE)
+        self.assertEqual(len(found), 4 if "change" in words else 3)
+        self.told = done.stderr
+        return [float(text) for text in found]
+
+    def test_another_order_joins_ranks_within_two_steps(self) -> None:
+        self.assertGreater(self.changed("double", "reorder", steps=1)[0], 1e-6)
+        for steps in (2, 3):  # the third shows that momentum is equal, too
+            self.assertLess(max(self.changed("double", "reorder", steps=steps)), 1e-12)
+        self.assertIn("ranks are joined again", self.told)
+
+    def test_whatever_the_optimizer_and_the_precision(self) -> None:
+        decay = {"MSDU_WEIGHT_DECAY": "0.01", "MSDU_LR": "0.02"}
+        for words, settings, limit in (
+            (["double", "nesterov"], {"MSDU_NESTEROV": "yes"}, 1e-12),
+            (["double", "plain"], {"MSDU_MOMENTUM": "0"}, 1e-12),
+            (["double", "decay"], decay, 1e-12),
+            (["double", "overlap"], {}, 1e-12),
+            (["double", "persistent", "any"], {}, 1e-12),
+            ([], {}, 1e-5),
+            ([], {"MSDU_WIRE": "int4"}, 1e-5),
+        ):
+            ends = self.changed(*words, "reorder", steps=3, **settings)
+            self.assertLess(max(ends), limit, (words, settings))
+
+    def test_new_layer_joins_ranks_once_it_comes_every_step(self) -> None:
+        self.assertLess(max(self.changed("double", "change", steps=6)), 1e-12)
+        self.assertIn("one of 2000 elements, and what is like it, is passed through", self.told)
+
+    def test_frozen_layer_is_told_and_joined_when_it_comes_back(self) -> None:
+        ends = self.changed("double", "freeze", steps=3)
+        self.assertGreater(ends[0], 1e-6)
+        self.assertLess(max(ends[1:]), 1e-12)
+        self.assertIn("gradient of 3001 elements, 1 of 3 of a step, was not reduced", self.told)
+        self.assertLess(max(self.changed("double", "thaw", steps=35)), 1e-12)
+
+    def test_layer_in_two_parts_ends_the_job_with_one_line(self) -> None:
+        done = attached("double", "resize", "at=100", "steps=160", **self.SETTINGS)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("the pattern of reductions changed under local steps", done.stderr)
-        frozen = self.good(attached("freeze"))  # the default learns anew
-        self.assert_near(losses(frozen), losses(self.good(plain("freeze"))), 0.02)
+        self.assertIn("the gradient of 700 elements, 2 of 3 of a step, stays away", done.stderr)
+
+    def test_local_steps_go_on_with_the_new_pattern(self) -> None:
+        for word, count in (("reorder", 3), ("change", 4), ("freeze", 2)):
+            words = ("double", word, "at=100", "steps=160")
+            done = self.good(attached(*words, **self.SETTINGS, MSDU_TOTAL_STEPS="160"))
+            self.assertIn(f"{count} reductions a step", done.stderr.split("changed after")[-1])
+            self.assert_near(losses(done), losses(self.good(plain(*words))), 0.1)
+            if word != "freeze":
+                self.assertLess(apart(done), 1e-9, word)
+
+    def test_default_learns_anew(self) -> None:
+        for word in ("freeze", "resize"):
+            done = self.good(attached(word))
+            self.assert_near(losses(done), losses(self.good(plain(word))), 0.02)
 
 
 class Hostile(Case):
@@ -238,10 +310,17 @@ class Hostile(Case):
         told = "rank 3: a reduction of 699 elements came|rank 3 did not reach operation"
         self.assertRegex(done.stderr, told)
 
-    def test_killed_rank_ends_the_job(self) -> None:
-        done = attached("dies")
+    def test_it_is_told_under_local_steps(self) -> None:
+        settings = {"MSDU_INTERVAL_STEPS": "7", **SGD}
+        done = attached("differ", MSDU_DEADLINE_MS="2000", **settings)
         self.assertNotEqual(done.returncode, 0)
-        self.assertLess(len(losses(done)), 60)
+        self.assertIn("rank 3: a reduction of 699 elements came where another was", done.stderr)
+
+    def test_killed_rank_ends_the_job(self) -> None:
+        for settings in ({}, {"MSDU_INTERVAL_STEPS": "7", **SGD}):
+            done = attached("dies", **settings)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertLess(len(losses(done)), 60)
 
 
 class Inert(unittest.TestCase):

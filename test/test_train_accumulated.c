@@ -2,8 +2,10 @@
 /* Tests of the accumulated-gradient domain: parameter averaging with local momentum, exactly. */
 #include <check.h>
 #include <math.h>
+#include <string.h>
 
 #include "ranks.h"
+#include "ranks_place.h"
 #include "reference.h"
 #include "suite.h"
 
@@ -158,6 +160,89 @@ START_TEST(ranks_meet_when_it_is_asked_for)
 }
 END_TEST
 
+static msdu_status read_apart(ranks_self *self, uint32_t id, double *parameter, double *momentum)
+{
+    msdu_apart apart = MSDU_APART_INIT;
+    apart.parameter = parameter;
+    apart.momentum = momentum;
+    return msdu_apart_get(self->ctx, id, &apart);
+}
+
+/* What was read in step 10 by each rank, and its momentum then. */
+static double distances[3][2][4096];
+static double velocities[3][4096];
+
+static void read_apart_in_step_10(ranks_self *self, int step)
+{
+    uint64_t at = 0;
+    if (step != 10) {
+        return;
+    }
+    for (uint32_t id = 0; id < self->job->tensor_count && self->status == MSDU_OK; id++) {
+        self->status =
+            read_apart(self, id, &distances[self->rank][0][at], &distances[self->rank][1][at]);
+        at += self->job->tensors[id].count;
+    }
+    memcpy(velocities[self->rank], self->velocity, at * sizeof(double));
+}
+
+/* Less what is apart, parameters and momentum are the same on all ranks. */
+START_TEST(distances_are_those_of_the_trainer)
+{
+    ranks_job job = accumulated_job(3, 60);
+    ranks_run run;
+    double worst = 0;
+    double furthest = 0;
+    job.stepped = read_apart_in_step_10;
+    set_optimizer(&job, _i);
+    ck_assert(ranks_go(&job, &run));
+    ck_assert_msg(ranks_failed(&run, 3) < 0, "%s", run.selves[0].text);
+    for (uint64_t i = 0; i < ranks_elements(&job); i++) {
+        for (int r = 1; r < 3; r++) {
+            double x = ranks_row(&run.selves[r], 10)[i] - ranks_row(&run.selves[0], 10)[i];
+            double v = velocities[r][i] - velocities[0][i];
+            furthest = fmax(furthest, fabs(x));
+            worst = fmax(worst, fabs(x - distances[r][0][i] + distances[0][0][i]));
+            if (job.config.momentum > 0) {
+                worst = fmax(worst, fabs(v - distances[r][1][i] + distances[0][1][i]));
+            }
+        }
+    }
+    ck_assert_double_gt(furthest, 1e-3);
+    ck_assert_double_lt(worst, 1e-12);
+    ranks_free(&run);
+}
+END_TEST
+
+static void ask_wrongly(ranks_self *self, int step)
+{
+    static double room[2][1000];
+    msdu_apart apart = MSDU_APART_INIT;
+    if (step == 3 && self->rank == 0) {
+        apart.parameter = room[0];
+        ck_assert_int_eq(msdu_apart_get(self->ctx, 0, &apart), MSDU_ERR_INVALID);
+        ck_assert_int_eq(read_apart(self, 5, room[0], room[1]), MSDU_ERR_INVALID);
+        msdu_status status = read_apart(self, 0, room[0], room[1]);
+        bool has_one = strcmp(self->job->config.domain, "accumulated") == 0 &&
+                       ranks_place() == MSDU_PLACE_HOST;
+        ck_assert_int_eq(status, has_one ? MSDU_OK : MSDU_ERR_UNSUPPORTED);
+    }
+}
+
+START_TEST(only_local_steps_have_distances)
+{
+    for (int i = 0; i < 2; i++) {
+        ranks_job job = accumulated_job(2, 4);
+        ranks_run run;
+        job.config.domain = i == 0 ? "accumulated" : "gradient";
+        job.stepped = ask_wrongly;
+        ck_assert(ranks_go(&job, &run));
+        ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+        ranks_free(&run);
+    }
+}
+END_TEST
+
 static double falling_lr(const ranks_job *job, int step)
 {
     return job->config.lr / (1.0 + 0.1 * step);
@@ -188,6 +273,10 @@ int main(void)
     tcase_add_test(tcase, warm_up_keeps_single_steps);
     tcase_add_loop_test(tcase, equals_it_when_gradients_are_waited_for_one_by_one, 0, 8);
     tcase_add_test(tcase, ranks_meet_when_it_is_asked_for);
+    if (ranks_place() == MSDU_PLACE_HOST) {
+        tcase_add_loop_test(tcase, distances_are_those_of_the_trainer, 0, 7);
+    }
+    tcase_add_test(tcase, only_local_steps_have_distances);
     tcase_add_loop_test(tcase, follows_the_learning_rate, 0, 7);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

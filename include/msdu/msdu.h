@@ -275,13 +275,13 @@ typedef struct msdu_summary {
 
 /* How far a rank's optimizer is from the others', and what optimizer that is (msdu_apart_get). */
 typedef struct msdu_apart {
-    size_t size;         /* sizeof(msdu_apart); set by the caller */
-    void *parameter;     /* set by the caller: receives how far the parameters have moved since the
-                            ranks met last */
-    void *momentum;      /* set by the caller: receives what the momentum buffer holds beyond what
-                            all ranks have in common */
-    double lr;           /* settings, and the latest msdu_set_lr() */
-    double mu;           /* momentum */
+    size_t size;     /* sizeof(msdu_apart); set by the caller */
+    void *parameter; /* set by the caller: receives how far the parameters have moved since the
+                        ranks met last */
+    void *momentum;  /* set by the caller: receives what the momentum buffer holds beyond what
+                        all ranks have in common */
+    double lr;       /* settings, and the latest msdu_set_lr() */
+    double mu;       /* momentum */
     double dampening;
     double weight_decay;
     int32_t is_nesterov; /* 0 or 1 */
@@ -432,10 +432,10 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_meet(msdu_ctx *ctx);
 /*
  * Read how far local steps have led this rank (domain accumulated), tensor by tensor, even in the
  * middle of a step: for a caller that will not go on with these tensors, and joins the ranks by
- * other means. Both distances are in the units of the gradients that the trainer is given (sums, with
- * reduce = sum; an element moved by lr times 1 has moved by lr), relative to a point that all ranks have in common, so
- * that only differences between ranks mean anything. It holds for what the trainer's optimizer has
- * done, or will have, with the gradients that it was given so far.
+ * other means. Both distances are in the units of the gradients that the trainer is given (sums,
+ * with reduce = sum; an element moved by lr times 1 has moved by lr), relative to a point that all
+ * ranks have in common, so that only differences between ranks mean anything. It holds for what the
+ * trainer's optimizer has done, or will have, with the gradients that it was given so far.
  *
  * id        a tensor whose gradient was not announced in this step, or was waited for
  * apart_out size, parameter and momentum are set by the caller, with room for the tensor's elements

@@ -102,25 +102,27 @@ static int other_kind(MPI_Datatype type, bool is_sum)
     return MSDU__KIND_OTHER + 2 * bytes + (is_sum ? 1 : 0);
 }
 
-static msdu__call describe(msdu__stream *stream, const msdu__reduction *call)
+/* Why it cannot be a gradient; -1: it may be one. */
+static int describe(const msdu__reduction *call, msdu__call *seen_out)
 {
     MPI_Datatype type = MSDU__HANDLE(MPI_Datatype, call->type);
     bool is_sum = MSDU__HANDLE(MPI_Op, call->op) == MPI_SUM;
     int kind = type_kind(type);
     uint64_t count = call->count > 0 ? (uint64_t)call->count : 0;
-    msdu__call seen = {.count = count, .kind = kind};
+    *seen_out = (msdu__call){.count = count, .kind = kind};
     if (kind == 0 || !is_sum) {
-        seen.kind = other_kind(type, is_sum);
-        stream->passed[MSDU__PASSED_TYPE]++;
-    } else if (count * (kind == MSDU__KIND_FLOAT64 ? 8 : 4) <
-               msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
-        stream->passed[MSDU__PASSED_SMALL]++;
-    } else if (!msdu__attach_is_allowed(count)) {
-        stream->passed[MSDU__PASSED_DENIED]++;
-    } else {
-        seen.is_candidate = true;
+        seen_out->kind = other_kind(type, is_sum);
+        return MSDU__PASSED_TYPE;
     }
-    return seen;
+    if (count * (kind == MSDU__KIND_FLOAT64 ? 8 : 4) <
+        msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
+        return MSDU__PASSED_SMALL;
+    }
+    if (!msdu__attach_is_allowed(count)) {
+        return MSDU__PASSED_DENIED;
+    }
+    seen_out->is_candidate = true;
+    return -1;
 }
 
 /* --- what to do with it --- */
@@ -133,14 +135,14 @@ static int reason_of(bool is_gradient, const msdu__apart *apart)
     return is_gradient ? MSDU__PASSED_PLAIN : MSDU__PASSED_UNKNOWN;
 }
 
-/* Is this call a gradient that the engine takes? Called with the stream's lock held. apart_out: or
- * one that MPI reduces, to join the ranks; else NULL. */
-static bool is_taken(msdu__stream *stream, const msdu__reduction *call, uint32_t *at_out,
-                     msdu__apart **apart_out)
+/* Called with the stream's lock held. */
+msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call)
 {
-    msdu__call seen = describe(stream, call);
+    msdu__choice choice = {.is_engine = false};
+    msdu__call seen;
+    int reason = describe(call, &seen);
     msdu__recognizer_state before = stream->recognizer.state;
-    msdu__verdict verdict = msdu__recognize(&stream->recognizer, &seen, at_out);
+    msdu__verdict verdict = msdu__recognize(&stream->recognizer, &seen, &choice.at);
     if (before != MSDU__FOLLOWING && stream->recognizer.state == MSDU__FOLLOWING) {
         stream->learned_calls = stream->candidates + (seen.is_candidate ? 1 : 0);
     }
@@ -151,34 +153,24 @@ static bool is_taken(msdu__stream *stream, const msdu__reduction *call, uint32_t
         msdu__stream_stray(stream, &seen);
     }
     bool is_gradient = verdict == MSDU__CALL_GRADIENT && !stream->has_failed;
-    if (is_gradient && *at_out == 0) {
+    if (is_gradient && choice.at == 0) {
         stream->step_calls = stream->candidates - 1;
         if (stream->engine.ctx == NULL) {
             msdu__stream_begin(stream);
         }
     }
-    bool is_ours = is_gradient && stream->engine.ctx != NULL;
-    *apart_out = is_ours ? NULL : msdu__stream_apart(stream, &seen);
-    if (is_ours) {
+    choice.is_engine = is_gradient && stream->engine.ctx != NULL;
+    choice.apart = choice.is_engine ? NULL : msdu__part_find(stream, &seen);
+    if (choice.is_engine) {
         stream->taken++;
-    } else if (seen.is_candidate) {
-        stream->passed[reason_of(is_gradient, *apart_out)]++;
+    } else {
+        stream->passed[reason < 0 ? reason_of(is_gradient, choice.apart) : reason]++;
     }
-    return is_ours;
+    return choice;
 }
 
-/* The sum shall be in `recv`; the trainer's own values are there already, or come from `send`. */
-static msdu_status start(msdu__stream *stream, const msdu__reduction *call, uint32_t at)
-{
-    size_t bytes = (size_t)call->count * (stream->engine.grads[at].is_double ? 8 : 4);
-    if (call->send != MPI_IN_PLACE) {
-        memmove(call->recv, call->send, bytes);
-    }
-    return msdu__engine_start(&stream->engine, at, call->recv);
-}
-
-/* MPI's way of saying that a call failed; the default handler ends the job. */
-static int fail(msdu__stream *stream, msdu_status status)
+/* The default handler ends the job. */
+int msdu__stream_fail(msdu__stream *stream, msdu_status status)
 {
     (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank,
                   status == MSDU_OK ? stream->why : msdu_last_error());
@@ -186,7 +178,7 @@ static int fail(msdu__stream *stream, msdu_status status)
     return MPI_ERR_OTHER;
 }
 
-static msdu__stream *enter(const msdu__reduction *call)
+msdu__stream *msdu__stream_enter(const msdu__reduction *call)
 {
     int is_init = 0;
     (void)PMPI_Initialized(&is_init);
@@ -199,18 +191,27 @@ static msdu__stream *enter(const msdu__reduction *call)
     return stream;
 }
 
+/* The sum shall be in `recv`; the trainer's own values are there already, or come from `send`. */
+int msdu__stream_start(msdu__stream *stream, const msdu__reduction *call, uint32_t at)
+{
+    size_t bytes = (size_t)call->count * (stream->engine.grads[at].is_double ? 8 : 4);
+    if (call->send != MPI_IN_PLACE) {
+        memmove(call->recv, call->send, bytes);
+    }
+    msdu_status status = msdu__engine_start(&stream->engine, at, call->recv);
+    return status == MSDU_OK ? MPI_SUCCESS : msdu__stream_fail(stream, status);
+}
+
 /* By the engine: MPI's code. */
 static int reduce(msdu__stream *stream, const msdu__reduction *call, uint32_t at, void *request_out)
 {
     const msdu__pending pending = {.stream = stream, .at = at, .inner = MPI_REQUEST_NULL};
-    msdu_status status = start(stream, call, at);
-    if (status == MSDU_OK && request_out == NULL) {
-        status = msdu__engine_wait(&stream->engine, at, true);
+    int code = msdu__stream_start(stream, call, at);
+    if (code != MPI_SUCCESS || request_out != NULL) {
+        return code != MPI_SUCCESS ? code : msdu__pending_add(&pending, request_out);
     }
-    if (status != MSDU_OK) {
-        return fail(stream, status);
-    }
-    return request_out == NULL ? MPI_SUCCESS : msdu__pending_add(&pending, request_out);
+    msdu_status status = msdu__engine_wait(&stream->engine, at, true);
+    return status == MSDU_OK ? MPI_SUCCESS : msdu__stream_fail(stream, status);
 }
 
 /* By MPI, to join the ranks. */
@@ -224,7 +225,7 @@ static int reduce_apart(msdu__stream *stream, const msdu__reduction *call, msdu_
     if (request_out == NULL) {
         code = PMPI_Allreduce(call->send, call->recv, call->count, type, op, stream->comm);
         if (code == MPI_SUCCESS) {
-            msdu__stream_rejoin(stream, apart, call->recv);
+            msdu__part_join(stream, apart, call->recv);
         }
         return code;
     }
@@ -237,51 +238,66 @@ static int reduce_apart(msdu__stream *stream, const msdu__reduction *call, msdu_
 /* request_out: NULL, or of a reduction that is waited for later. */
 static bool attach_reduce(const msdu__reduction *call, void *request_out, int *code_out)
 {
-    msdu__apart *apart = NULL;
-    uint32_t at = 0;
-    msdu__stream *stream = enter(call);
+    msdu__stream *stream = msdu__stream_enter(call);
     if (stream == NULL) {
         return false;
     }
-    bool is_taken_here = is_taken(stream, call, &at, &apart);
-    bool is_ours = is_taken_here || stream->has_failed || apart != NULL;
+    const msdu__choice choice = msdu__stream_choose(stream, call);
+    bool is_ours = choice.is_engine || stream->has_failed || choice.apart != NULL;
     if (stream->has_failed) {
-        *code_out = fail(stream, MSDU_OK);
-    } else if (is_taken_here) {
-        *code_out = reduce(stream, call, at, request_out);
-    } else if (apart != NULL) {
-        *code_out = reduce_apart(stream, call, apart, request_out);
+        *code_out = msdu__stream_fail(stream, MSDU_OK);
+    } else if (choice.is_engine) {
+        *code_out = reduce(stream, call, choice.at, request_out);
+    } else if (choice.apart != NULL) {
+        *code_out = reduce_apart(stream, call, choice.apart, request_out);
     }
     (void)pthread_mutex_unlock(&stream->lock);
     return is_ours;
 }
 
-/* MPI's own reduction that joins the ranks: wait for it, or only look. */
-static int settle_apart(const msdu__pending *pending, bool may_block)
+/* It is no part of a pattern, but comes between. */
+static void attach_observe(const msdu__reduction *call)
+{
+    uint32_t position = 0;
+    msdu__call seen;
+    msdu__stream *stream = msdu__stream_enter(call);
+    if (stream != NULL) {
+        (void)describe(call, &seen);
+        seen.is_candidate = false;
+        (void)msdu__recognize(&stream->recognizer, &seen, &position);
+        stream->passed[MSDU__PASSED_FORM]++;
+        (void)pthread_mutex_unlock(&stream->lock);
+    }
+}
+
+/* MPI's own reduction, which may join the ranks. */
+static int settle_inner(const msdu__pending *pending, bool may_block)
 {
     MPI_Request inner = pending->inner;
     int is_done = 1;
     int code = may_block ? PMPI_Wait(&inner, MPI_STATUS_IGNORE)
                          : PMPI_Test(&inner, &is_done, MPI_STATUS_IGNORE);
     if (code == MPI_SUCCESS && is_done) {
-        pending->apart->is_busy = false;
-        msdu__stream_rejoin(pending->stream, pending->apart, pending->recv);
+        if (pending->apart != NULL) {
+            pending->apart->is_busy = false;
+            msdu__part_join(pending->stream, pending->apart, pending->recv);
+        }
         msdu__pending_complete(pending->request);
     }
     return code;
 }
 
-static int settle_one(const msdu__pending *pending, bool may_block)
+int msdu__stream_settle(const msdu__pending *pending, bool may_block)
 {
     if (pending->inner != MPI_REQUEST_NULL) {
-        return settle_apart(pending, may_block);
+        return settle_inner(pending, may_block);
     }
     msdu_status status = msdu__engine_wait(&pending->stream->engine, pending->at, may_block);
     if (status == MSDU_OK) {
         msdu__pending_complete(pending->request);
     }
     bool is_good = status == MSDU_OK || status == MSDU_IN_PROGRESS;
-    return is_good ? MPI_SUCCESS : fail(pending->stream, status);
+    return is_good ? MPI_SUCCESS : msdu__stream_fail(pending->stream, status);
 }
 
 static int attach_settle(int count, void *requests, bool may_block)
@@ -292,21 +308,11 @@ static int attach_settle(int count, void *requests, bool may_block)
         MPI_Request request = ((MPI_Request *)requests)[i];
         if (request != MPI_REQUEST_NULL && msdu__pending_find(request, &pending)) {
             (void)pthread_mutex_lock(&pending.stream->lock);
-            code = settle_one(&pending, may_block);
+            code = msdu__stream_settle(&pending, may_block);
             (void)pthread_mutex_unlock(&pending.stream->lock);
         }
     }
     return code;
-}
-
-static int attach_testany(int count, void *requests, int *index, int *flag, void *status)
-{
-    return PMPI_Testany(count, requests, index, flag, status);
-}
-
-static int attach_testsome(int count, void *requests, int *out_count, int *indices, void *statuses)
-{
-    return PMPI_Testsome(count, requests, out_count, indices, statuses);
 }
 
 static void attach_meet(void)
@@ -332,6 +338,7 @@ static void attach_set_lr(double lr)
 
 static void attach_finish(void)
 {
+    msdu__persistent_end();
     for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
         (void)pthread_mutex_lock(&stream->lock);
         msdu__stream_end(stream);
@@ -363,11 +370,14 @@ MSDU_API extern const msdu__attach msdu_attach_v1;
 const msdu__attach msdu_attach_v1 = {
     .size = sizeof(msdu__attach),
     .family = MSDU_MPI_FAMILY,
+    .request_bytes = sizeof(MPI_Request),
     .reduce = attach_reduce,
+    .observe = attach_observe,
+    .prepare = msdu__persistent_prepare,
+    .start = msdu__persistent_start,
+    .release = msdu__persistent_release,
     .has_pending = msdu__pending_is_any,
     .settle = attach_settle,
-    .testany = attach_testany,
-    .testsome = attach_testsome,
     .meet = attach_meet,
     .set_lr = attach_set_lr,
     .finish = attach_finish,

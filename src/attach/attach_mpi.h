@@ -35,7 +35,8 @@ enum {
     MSDU__PASSED_UNKNOWN = 3, /* while learning, or in no pattern */
     MSDU__PASSED_PLAIN = 4,   /* a gradient, but there is nothing to gain, or no engine */
     MSDU__PASSED_JOINING = 5, /* a gradient, on the way back from local steps */
-    MSDU__PASSED_REASONS = 6,
+    MSDU__PASSED_FORM = 6,    /* by a call that is not taken */
+    MSDU__PASSED_REASONS = 7,
 };
 
 /* One communicator. */
@@ -52,8 +53,10 @@ typedef struct msdu__stream {
     char why[256]; /* has_failed */
     msdu__recognizer recognizer;
     msdu__engine engine; /* ctx NULL: none */
-    msdu__apart *apart; /* gradients whose parameters differ between ranks, after local steps */
+    msdu__apart *apart;  /* gradients whose parameters differ between ranks, after local steps */
     msdu__optimizer optimizer; /* that makes them equal again */
+    msdu__call *before;        /* the pattern before the change */
+    uint32_t before_count;
     uint64_t candidates;
     uint64_t learned_calls; /* candidates before the first one that was a gradient */
     uint64_t step_calls;    /* candidates before the present step of an engine */
@@ -75,26 +78,64 @@ void msdu__stream_begin(msdu__stream *stream);
 void msdu__stream_break(msdu__stream *stream, const msdu__call *seen);
 /* One that does not fit while local steps are taken: told once, and left to MPI. */
 void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen);
-/* A gradient that joins the ranks again; NULL: the call is none. */
-msdu__apart *msdu__stream_apart(const msdu__stream *stream, const msdu__call *seen);
-/* Its sum, of all ranks, is there. */
-void msdu__stream_rejoin(msdu__stream *stream, msdu__apart *apart, void *sum);
 /* Finish, and tell what happened; once. */
 void msdu__stream_end(msdu__stream *stream);
+
+/* part.c */
+/* What a rank is apart by, from where ranks were together: keep it, from their mean, and what the
+ * engine's pattern was. All ranks are at the same call. */
+void msdu__part_keep(msdu__stream *stream, msdu__apart *list);
+/* A gradient that joins the ranks again; NULL: the call is none. */
+msdu__apart *msdu__part_find(const msdu__stream *stream, const msdu__call *seen);
+/* Its sum, of all ranks, is there. */
+void msdu__part_join(msdu__stream *stream, msdu__apart *apart, void *sum);
+/* Another pattern is known. Can ranks not be joined any more? Then the stream has failed. */
+bool msdu__part_is_lost(msdu__stream *stream);
+/* What did not come again, where that is certain. */
+void msdu__part_tell(const msdu__stream *stream);
 
 /* pending.c: requests of MPI_Iallreduce, as generalized requests of MPI. */
 typedef struct msdu__pending {
     MPI_Request request; /* the trainer's; set by msdu__pending_add() */
     msdu__stream *stream;
-    uint32_t at;         /* tensor of the engine, unless ... */
-    MPI_Request inner;   /* ... MPI itself reduces; else MPI_REQUEST_NULL */
-    msdu__apart *apart;  /* and its sum joins the ranks; may be NULL */
-    void *recv;          /* where it shall be */
+    uint32_t at;        /* tensor of the engine, unless ... */
+    MPI_Request inner;  /* ... MPI itself reduces; else MPI_REQUEST_NULL */
+    msdu__apart *apart; /* and its sum joins the ranks; may be NULL */
+    void *recv;         /* where it shall be */
+    int tag;            /* of a persistent request's message; 0: a generalized request */
 } msdu__pending;
 
 bool msdu__pending_is_any(void);
+/* A generalized request for it; with a tag it has one already, and only is remembered. */
 int msdu__pending_add(const msdu__pending *pending, void *request_out);
 bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out);
 void msdu__pending_complete(MPI_Request request);
+
+/* attach_mpi.c */
+/* The stream of a call, locked; NULL: none, or left alone. */
+msdu__stream *msdu__stream_enter(const msdu__reduction *call);
+/* Who reduces a call? */
+typedef struct msdu__choice {
+    bool is_engine; /* tensor `at`; else MPI ... */
+    uint32_t at;
+    msdu__apart *apart; /* ... and this is joined by the sum; may be NULL */
+} msdu__choice;
+msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call);
+/* The engine takes it over: MPI's code. */
+int msdu__stream_start(msdu__stream *stream, const msdu__reduction *call, uint32_t at);
+/* MPI's way of saying that a call failed; OK: that the stream did. */
+int msdu__stream_fail(msdu__stream *stream, msdu_status status);
+/* Wait for one, or only look. */
+int msdu__stream_settle(const msdu__pending *pending, bool may_block);
+
+/* persistent.c: persistent reductions; as in msdu__attach. */
+bool msdu__persistent_prepare(const msdu__reduction *call, uintptr_t info, msdu__init_call real,
+                              void *request_out, int *code_out);
+bool msdu__persistent_start(void *request, int *code_out);
+bool msdu__persistent_release(void *request, int *code_out);
+/* The reduction that was started is done: so shall the request be. */
+void msdu__persistent_complete(int tag);
+/* Before MPI ends. */
+void msdu__persistent_end(void);
 
 #endif

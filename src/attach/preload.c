@@ -10,11 +10,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define THREAD_MULTIPLE 3 /* the same in both families, and in MPI's own ABI */
-#define PAUSE_LEAST_NS  10000
-#define PAUSE_MOST_NS   1000000
 
 _Thread_local int msdu__inside; /* calls of ours on this thread's stack */
 
@@ -24,8 +21,7 @@ bool msdu__is_on(void)
     return text == NULL || strcmp(text, "off") != 0;
 }
 
-/* The module, if this call comes from the trainer. */
-static const msdu__attach *module_for(msdu__function real)
+const msdu__attach *msdu__module_for(msdu__function real)
 {
     return msdu__inside > 0 || !msdu__is_on() ? NULL : msdu__ladder_module(real);
 }
@@ -88,23 +84,31 @@ PRELOAD void msdu_attach_lr(double lr)
 
 /* --- reductions --- */
 
+/* Ours, or false. request: NULL, or MPI_Iallreduce's. */
+static bool reduce(const msdu__reduction *reduction, msdu__function real, void *request,
+                   int *code_out)
+{
+    const msdu__attach *attach = msdu__module_for(real);
+    *code_out = ERR_OTHER;
+    msdu__inside++;
+    bool is_ours = attach != NULL && attach->reduce(reduction, request, code_out);
+    msdu__inside--;
+    return is_ours;
+}
+
 PRELOAD int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                           uintptr_t comm)
 {
     static msdu__real real = {.name = "MPI_Allreduce"};
     FIND(int (*)(const void *, void *, int, uintptr_t, uintptr_t, uintptr_t), real, call);
-    const msdu__attach *attach = module_for((msdu__function)call);
+    const msdu__reduction reduction = {send, recv, count, type, op, comm};
     int code = ERR_OTHER;
-    bool is_done = false;
-    msdu__inside++;
-    if (attach != NULL) {
-        const msdu__reduction reduction = {send, recv, count, type, op, comm};
-        is_done = attach->reduce(&reduction, NULL, &code);
-    }
+    bool is_done = reduce(&reduction, (msdu__function)call, NULL, &code);
     if (!is_done && call != NULL) {
+        msdu__inside++;
         code = call(send, recv, count, type, op, comm);
+        msdu__inside--;
     }
-    msdu__inside--;
     return code;
 }
 
@@ -113,135 +117,13 @@ PRELOAD int MPI_Iallreduce(const void *send, void *recv, int count, uintptr_t ty
 {
     static msdu__real real = {.name = "MPI_Iallreduce"};
     FIND(int (*)(const void *, void *, int, uintptr_t, uintptr_t, uintptr_t, void *), real, call);
-    const msdu__attach *attach = module_for((msdu__function)call);
+    const msdu__reduction reduction = {send, recv, count, type, op, comm};
     int code = ERR_OTHER;
-    bool is_done = false;
-    msdu__inside++;
-    if (attach != NULL) {
-        const msdu__reduction reduction = {send, recv, count, type, op, comm};
-        is_done = attach->reduce(&reduction, request, &code);
-    }
+    bool is_done = reduce(&reduction, (msdu__function)call, request, &code);
     if (!is_done && call != NULL) {
-        code = call(send, recv, count, type, op, comm, request);
-    }
-    msdu__inside--;
-    return code;
-}
-
-/* --- completion --- */
-
-/* The module, if requests of ours are pending anywhere. */
-static const msdu__attach *pending(void)
-{
-    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
-    return attach != NULL && attach->has_pending() ? attach : NULL;
-}
-
-/* Before the real call; 0, or MPI's code of a failure. */
-static int settle(int count, void *requests, bool may_block)
-{
-    const msdu__attach *attach = pending();
-    int code = 0;
-    if (attach != NULL) {
         msdu__inside++;
-        code = attach->settle(count, requests, may_block);
+        code = call(send, recv, count, type, op, comm, request);
         msdu__inside--;
     }
     return code;
-}
-
-static void rest(uint64_t *pause_ns)
-{
-    uint64_t next = *pause_ns + *pause_ns / 2;
-    next = next < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : next;
-    *pause_ns = next > PAUSE_MOST_NS ? PAUSE_MOST_NS : next;
-    const struct timespec span = {.tv_nsec = (long)*pause_ns};
-    (void)nanosleep(&span, NULL);
-}
-
-PRELOAD int MPI_Wait(void *request, void *status)
-{
-    static msdu__real real = {.name = "MPI_Wait"};
-    FIND(int (*)(void *, void *), real, call);
-    int code = settle(1, request, true);
-    return code != 0 || call == NULL ? (code != 0 ? code : ERR_OTHER) : call(request, status);
-}
-
-PRELOAD int MPI_Waitall(int count, void *requests, void *statuses)
-{
-    static msdu__real real = {.name = "MPI_Waitall"};
-    FIND(int (*)(int, void *, void *), real, call);
-    int code = settle(count, requests, true);
-    return code != 0 || call == NULL ? (code != 0 ? code : ERR_OTHER)
-                                     : call(count, requests, statuses);
-}
-
-PRELOAD int MPI_Waitany(int count, void *requests, int *index, void *status)
-{
-    static msdu__real real = {.name = "MPI_Waitany"};
-    FIND(int (*)(int, void *, int *, void *), real, call);
-    const msdu__attach *attach = pending();
-    uint64_t pause_ns = 0;
-    int flag = 0;
-    while (attach != NULL) {
-        int code = settle(count, requests, false);
-        code = code == 0 ? attach->testany(count, requests, index, &flag, status) : code;
-        if (code != 0 || flag) {
-            return code;
-        }
-        rest(&pause_ns);
-    }
-    return call == NULL ? ERR_OTHER : call(count, requests, index, status);
-}
-
-PRELOAD int MPI_Waitsome(int count, void *requests, int *out_count, int *indices, void *statuses)
-{
-    static msdu__real real = {.name = "MPI_Waitsome"};
-    FIND(int (*)(int, void *, int *, int *, void *), real, call);
-    const msdu__attach *attach = pending();
-    uint64_t pause_ns = 0;
-    while (attach != NULL) {
-        int code = settle(count, requests, false);
-        code = code == 0 ? attach->testsome(count, requests, out_count, indices, statuses) : code;
-        if (code != 0 || *out_count != 0) {
-            return code;
-        }
-        rest(&pause_ns);
-    }
-    return call == NULL ? ERR_OTHER : call(count, requests, out_count, indices, statuses);
-}
-
-PRELOAD int MPI_Test(void *request, int *flag, void *status)
-{
-    static msdu__real real = {.name = "MPI_Test"};
-    FIND(int (*)(void *, int *, void *), real, call);
-    int code = settle(1, request, false);
-    return code != 0 || call == NULL ? (code != 0 ? code : ERR_OTHER) : call(request, flag, status);
-}
-
-PRELOAD int MPI_Testall(int count, void *requests, int *flag, void *statuses)
-{
-    static msdu__real real = {.name = "MPI_Testall"};
-    FIND(int (*)(int, void *, int *, void *), real, call);
-    int code = settle(count, requests, false);
-    return code != 0 || call == NULL ? (code != 0 ? code : ERR_OTHER)
-                                     : call(count, requests, flag, statuses);
-}
-
-PRELOAD int MPI_Testany(int count, void *requests, int *index, int *flag, void *status)
-{
-    static msdu__real real = {.name = "MPI_Testany"};
-    FIND(int (*)(int, void *, int *, int *, void *), real, call);
-    int code = settle(count, requests, false);
-    return code != 0 || call == NULL ? (code != 0 ? code : ERR_OTHER)
-                                     : call(count, requests, index, flag, status);
-}
-
-PRELOAD int MPI_Testsome(int count, void *requests, int *out_count, int *indices, void *statuses)
-{
-    static msdu__real real = {.name = "MPI_Testsome"};
-    FIND(int (*)(int, void *, int *, int *, void *), real, call);
-    int code = settle(count, requests, false);
-    return code != 0 || call == NULL ? (code != 0 ? code : ERR_OTHER)
-                                     : call(count, requests, out_count, indices, statuses);
 }

@@ -19,6 +19,9 @@ extern _Thread_local int msdu__inside;
 /* Setting MSDU_ATTACH=off: all is passed through, and MPI begins as the trainer asked. */
 bool msdu__is_on(void);
 
+/* The module, if this call comes from the trainer. */
+const msdu__attach *msdu__module_for(msdu__function real);
+
 /* As MPI declares them, with handles as integers. */
 int MPI_Init(int *argc, char ***argv);
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
@@ -29,6 +32,13 @@ int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t type, uintp
                   uintptr_t comm);
 int MPI_Iallreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                    uintptr_t comm, void *request);
+int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
+                       uintptr_t comm, uintptr_t info, void *request);
+int MPIX_Allreduce_init(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
+                        uintptr_t comm, uintptr_t info, void *request);
+int MPI_Start(void *request);
+int MPI_Startall(int count, void *requests);
+int MPI_Request_free(void *request);
 int MPI_Wait(void *request, void *status);
 int MPI_Waitall(int count, void *requests, void *statuses);
 int MPI_Waitany(int count, void *requests, int *index, void *status);
@@ -38,11 +48,22 @@ int MPI_Testall(int count, void *requests, int *flag, void *statuses);
 int MPI_Testany(int count, void *requests, int *index, int *flag, void *status);
 int MPI_Testsome(int count, void *requests, int *out_count, int *indices, void *statuses);
 
-/* As gfortran calls them. */
+/* As gfortran calls them; names that end in _f08_ are those of mpi_f08, where error may be NULL. */
+typedef void (*msdu__fortran_reduce)(const void *send, void *recv, const int *count,
+                                     const int *type, const int *op, const int *comm, int *error);
+typedef void (*msdu__fortran_begin)(const void *send, void *recv, const int *count, const int *type,
+                                    const int *op, const int *comm, int *request, int *error);
+typedef void (*msdu__fortran_prepare)(const void *send, void *recv, const int *count,
+                                      const int *type, const int *op, const int *comm,
+                                      const int *info, int *request, int *error);
 void mpi_init_(int *error);
+void mpi_init_f08_(int *error);
 void mpi_init_thread_(const int *required, int *provided, int *error);
+void mpi_init_thread_f08_(const int *required, int *provided, int *error);
 void mpi_finalize_(int *error);
-void mpi_allreduce_(const void *send, void *recv, const int *count, const int *type, const int *op,
-                    const int *comm, int *error);
+void mpi_finalize_f08_(int *error);
+__typeof__(*(msdu__fortran_reduce)NULL) mpi_allreduce_, mpi_allreduce_f08_;
+__typeof__(*(msdu__fortran_begin)NULL) mpi_iallreduce_, mpi_iallreduce_f08_;
+__typeof__(*(msdu__fortran_prepare)NULL) mpix_allreduce_init_, mpix_allreduce_init_f08_;
 
 #endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libmsdu_preload.so: the Fortran names. MPICH's Fortran calls its C functions by their public
- * names, so ours are reached anyway; Open MPI's calls the profiling names, so it is taken here.
+ * libmsdu_preload.so: the Fortran names, of mpif.h, `use mpi` and `use mpi_f08`. MPICH's Fortran
+ * calls the public names of its C functions, so ours are reached anyway, but for those that begin
+ * and end mpi_f08; Open MPI's calls the profiling names, so reductions are taken here. mpi_f08's
+ * handles are structs of one integer, and its error is optional: the same but for a NULL.
  */
 #include "preload.h"
 
@@ -10,18 +12,50 @@
 
 #include "../backend/mpi_family.h"
 
-/* Of this process's MPI; the trainer links it, so it is loaded before main(). */
-static bool is_openmpi(void)
+/* The MPI of this process; the trainer links it, so it is loaded before main(). */
+static bool is_family(const char *wanted)
 {
     const char *family = msdu__mpi_family();
-    return msdu__is_on() && msdu__inside == 0 && family != NULL && strcmp(family, "openmpi") == 0;
+    return msdu__is_on() && msdu__inside == 0 && family != NULL && strcmp(family, wanted) == 0;
 }
+
+static bool is_openmpi(void)
+{
+    return is_family("openmpi");
+}
+
+static bool is_known(void)
+{
+    return is_openmpi() || is_family("mpich");
+}
+
+static void give(int *error, int code)
+{
+    if (error != NULL) {
+        *error = code;
+    }
+}
+
+/* --- begin and end --- */
 
 PRELOAD void mpi_init_(int *error)
 {
     static msdu__real real = {.name = "mpi_init_"};
     if (is_openmpi()) {
-        *error = MPI_Init(NULL, NULL);
+        give(error, MPI_Init(NULL, NULL));
+        return;
+    }
+    FIND(void (*)(int *), real, call);
+    if (call != NULL) {
+        call(error);
+    }
+}
+
+PRELOAD void mpi_init_f08_(int *error)
+{
+    static msdu__real real = {.name = "mpi_init_f08_"};
+    if (is_known()) {
+        give(error, MPI_Init(NULL, NULL));
         return;
     }
     FIND(void (*)(int *), real, call);
@@ -34,7 +68,20 @@ PRELOAD void mpi_init_thread_(const int *required, int *provided, int *error)
 {
     static msdu__real real = {.name = "mpi_init_thread_"};
     if (is_openmpi()) {
-        *error = MPI_Init_thread(NULL, NULL, *required, provided);
+        give(error, MPI_Init_thread(NULL, NULL, *required, provided));
+        return;
+    }
+    FIND(void (*)(const int *, int *, int *), real, call);
+    if (call != NULL) {
+        call(required, provided, error);
+    }
+}
+
+PRELOAD void mpi_init_thread_f08_(const int *required, int *provided, int *error)
+{
+    static msdu__real real = {.name = "mpi_init_thread_f08_"};
+    if (is_known()) {
+        give(error, MPI_Init_thread(NULL, NULL, *required, provided));
         return;
     }
     FIND(void (*)(const int *, int *, int *), real, call);
@@ -47,7 +94,7 @@ PRELOAD void mpi_finalize_(int *error)
 {
     static msdu__real real = {.name = "mpi_finalize_"};
     if (is_openmpi()) {
-        *error = MPI_Finalize();
+        give(error, MPI_Finalize());
         return;
     }
     FIND(void (*)(int *), real, call);
@@ -56,7 +103,32 @@ PRELOAD void mpi_finalize_(int *error)
     }
 }
 
-/* Open MPI: the address of a common block stands for MPI_IN_PLACE. */
+PRELOAD void mpi_finalize_f08_(int *error)
+{
+    static msdu__real real = {.name = "mpi_finalize_f08_"};
+    if (is_known()) {
+        give(error, MPI_Finalize());
+        return;
+    }
+    FIND(void (*)(int *), real, call);
+    if (call != NULL) {
+        call(error);
+    }
+}
+
+/* --- reductions over Open MPI --- */
+
+/* Arguments of a reduction as Fortran passes them. */
+typedef struct arguments {
+    const void *send;
+    void *recv;
+    const int *count;
+    const int *type;
+    const int *op;
+    const int *comm;
+} arguments;
+
+/* The address of a common block stands for MPI_IN_PLACE. */
 static bool is_in_place(const void *send)
 {
     static const char *const names[] = {"mpi_fortran_in_place_", "mpi_fortran_in_place__",
@@ -69,32 +141,126 @@ static bool is_in_place(const void *send)
     return false;
 }
 
+/* The module, and the call in C's terms; NULL: not Open MPI, or not the trainer's call. */
+static const msdu__attach *translate(const arguments *from, const void *caller,
+                                     msdu__reduction *reduction_out)
+{
+    static msdu__real c_real = {.name = "MPI_Allreduce"};
+    if (!is_openmpi()) {
+        return NULL;
+    }
+    const msdu__attach *attach = msdu__ladder_module(msdu__ladder_find(&c_real, caller));
+    if (attach != NULL) {
+        *reduction_out =
+            (msdu__reduction){is_in_place(from->send) ? attach->in_place() : from->send,
+                              from->recv,
+                              *from->count,
+                              attach->type_of(*from->type),
+                              attach->op_of(*from->op),
+                              attach->comm_of(*from->comm)};
+    }
+    return attach;
+}
+
+static bool reduce(const arguments *from, const void *caller, int *error)
+{
+    msdu__reduction reduction;
+    int code = ERR_OTHER;
+    bool is_done = false;
+    const msdu__attach *attach = translate(from, caller, &reduction);
+    if (attach != NULL) {
+        msdu__inside++;
+        is_done = attach->reduce(&reduction, NULL, &code);
+        msdu__inside--;
+    }
+    if (is_done) {
+        give(error, code);
+    }
+    return is_done;
+}
+
+/* A call that is passed through, and told. */
+static void observe(const arguments *from, const void *caller)
+{
+    msdu__reduction reduction;
+    const msdu__attach *attach = translate(from, caller, &reduction);
+    if (attach != NULL) {
+        msdu__inside++;
+        attach->observe(&reduction);
+        msdu__inside--;
+    }
+}
+
+#define CALLER __builtin_return_address(0)
+
 PRELOAD void mpi_allreduce_(const void *send, void *recv, const int *count, const int *type,
                             const int *op, const int *comm, int *error)
 {
     static msdu__real real = {.name = "mpi_allreduce_"};
-    FIND(void (*)(const void *, void *, const int *, const int *, const int *, const int *, int *),
-         real, call);
-    static msdu__real c_real = {.name = "MPI_Allreduce"};
-    bool is_done = false;
-    if (is_openmpi()) {
-        const msdu__attach *attach =
-            msdu__ladder_module(msdu__ladder_find(&c_real, __builtin_return_address(0)));
-        msdu__inside++;
-        if (attach != NULL) {
-            const msdu__reduction reduction = {is_in_place(send) ? attach->in_place() : send,
-                                               recv,
-                                               *count,
-                                               attach->type_of(*type),
-                                               attach->op_of(*op),
-                                               attach->comm_of(*comm)};
-            is_done = attach->reduce(&reduction, NULL, error);
-        }
-        msdu__inside--;
-    }
-    if (!is_done && call != NULL) {
+    FIND(msdu__fortran_reduce, real, call);
+    const arguments from = {send, recv, count, type, op, comm};
+    if (!reduce(&from, CALLER, error) && call != NULL) {
         call(send, recv, count, type, op, comm, error);
-    } else if (!is_done) {
-        *error = ERR_OTHER;
+    }
+}
+
+PRELOAD void mpi_allreduce_f08_(const void *send, void *recv, const int *count, const int *type,
+                                const int *op, const int *comm, int *error)
+{
+    static msdu__real real = {.name = "mpi_allreduce_f08_"};
+    FIND(msdu__fortran_reduce, real, call);
+    const arguments from = {send, recv, count, type, op, comm};
+    if (!reduce(&from, CALLER, error) && call != NULL) {
+        call(send, recv, count, type, op, comm, error);
+    }
+}
+
+PRELOAD void mpi_iallreduce_(const void *send, void *recv, const int *count, const int *type,
+                             const int *op, const int *comm, int *request, int *error)
+{
+    static msdu__real real = {.name = "mpi_iallreduce_"};
+    FIND(msdu__fortran_begin, real, call);
+    const arguments from = {send, recv, count, type, op, comm};
+    observe(&from, CALLER);
+    if (call != NULL) {
+        call(send, recv, count, type, op, comm, request, error);
+    }
+}
+
+PRELOAD void mpi_iallreduce_f08_(const void *send, void *recv, const int *count, const int *type,
+                                 const int *op, const int *comm, int *request, int *error)
+{
+    static msdu__real real = {.name = "mpi_iallreduce_f08_"};
+    FIND(msdu__fortran_begin, real, call);
+    const arguments from = {send, recv, count, type, op, comm};
+    observe(&from, CALLER);
+    if (call != NULL) {
+        call(send, recv, count, type, op, comm, request, error);
+    }
+}
+
+PRELOAD void mpix_allreduce_init_(const void *send, void *recv, const int *count, const int *type,
+                                  const int *op, const int *comm, const int *info, int *request,
+                                  int *error)
+{
+    static msdu__real real = {.name = "mpix_allreduce_init_"};
+    FIND(msdu__fortran_prepare, real, call);
+    const arguments from = {send, recv, count, type, op, comm};
+    observe(&from, CALLER);
+    if (call != NULL) {
+        call(send, recv, count, type, op, comm, info, request, error);
+    }
+}
+
+PRELOAD void mpix_allreduce_init_f08_(const void *send, void *recv, const int *count,
+                                      const int *type, const int *op, const int *comm,
+                                      const int *info, int *request, int *error)
+{
+    static msdu__real real = {.name = "mpix_allreduce_init_f08_"};
+    FIND(msdu__fortran_prepare, real, call);
+    const arguments from = {send, recv, count, type, op, comm};
+    observe(&from, CALLER);
+    if (call != NULL) {
+        call(send, recv, count, type, op, comm, info, request, error);
     }
 }

@@ -31,34 +31,6 @@ static const char *refusal(void)
     return NULL;
 }
 
-/* What did not come again, where that is certain: another pattern is known, or training ended. */
-static void tell_apart(const msdu__stream *stream)
-{
-    for (const msdu__apart *apart = stream->apart; apart != NULL && stream->rank == 0;
-         apart = apart->next) {
-        (void)fprintf(stderr,
-                      "msdu: rank 0: the gradient of %" PRIu64 " elements, %u of %u of a step, %s: "
-                      "its parameters differ between ranks by what local steps did since they met "
-                      "last%s\n",
-                      apart->count, apart->at + 1, apart->of,
-                      apart->calls == 0 ? "was not reduced any more"
-                                        : "was reduced only once after the change",
-                      stream->engine.ctx != NULL ? ", until it is reduced again" : "");
-    }
-}
-
-void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen)
-{
-    if (!stream->has_strayed && stream->rank == 0) {
-        (void)fprintf(stderr,
-                      "msdu: rank 0: the pattern of reductions changed after %" PRIu64
-                      " steps: one of %" PRIu64 " elements, and what is like it, is passed "
-                      "through; local steps go on for the others\n",
-                      stream->engine.steps, seen->count);
-    }
-    stream->has_strayed = true;
-}
-
 void msdu__stream_begin(msdu__stream *stream)
 {
     const msdu__recognizer *r = &stream->recognizer;
@@ -66,6 +38,9 @@ void msdu__stream_begin(msdu__stream *stream)
     msdu_status status = MSDU_ERR_UNSUPPORTED;
     if (stream->is_plain || msdu__engine_is_plain()) {
         stream->is_plain = true;
+        return;
+    }
+    if (msdu__part_is_lost(stream)) {
         return;
     }
     bool is_good = agree(stream, why == NULL);
@@ -108,7 +83,7 @@ void msdu__stream_begin(msdu__stream *stream)
                       r->tensor_count, stream->elements, stream->ranks,
                       stream->engine.is_accumulated ? "accumulated" : "gradient");
     }
-    tell_apart(stream);
+    msdu__part_tell(stream);
 }
 
 /* --- end --- */
@@ -145,42 +120,20 @@ static void fail_alone(msdu__stream *stream, const msdu__call *seen)
                    seen->count);
 }
 
-/* x <- x - mean of all ranks */
-static void subtract_mean(const msdu__stream *stream, void *x, uint64_t count, bool is_double)
+void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen)
 {
-    double sums[4096];
-    const uint64_t room = sizeof(sums) / sizeof(sums[0]);
-    double *wide = x;
-    float *narrow = x;
-    for (uint64_t at = 0; at < count; at += room) {
-        const uint64_t part = count - at < room ? count - at : room;
-        for (uint64_t i = 0; i < part; i++) {
-            sums[i] = is_double ? wide[at + i] : (double)narrow[at + i];
-        }
-        (void)PMPI_Allreduce(MPI_IN_PLACE, sums, (int)part, MPI_DOUBLE, MPI_SUM, stream->own);
-        for (uint64_t i = 0; i < part; i++) {
-            if (is_double) {
-                wide[at + i] -= sums[i] / stream->ranks;
-            } else {
-                narrow[at + i] -= (float)(sums[i] / stream->ranks);
-            }
-        }
+    if (!is_seen_by_all(stream)) {
+        fail_alone(stream, seen);
+        return;
     }
-}
-
-/* From where ranks were together to the mean of where they are; the newest first. */
-static void keep_apart(msdu__stream *stream, msdu__apart *list)
-{
-    msdu__apart *last = list;
-    for (msdu__apart *apart = list; apart != NULL; apart = apart->next) {
-        subtract_mean(stream, apart->parameter, apart->count, apart->kind == MSDU__KIND_FLOAT64);
-        subtract_mean(stream, apart->momentum, apart->count, apart->kind == MSDU__KIND_FLOAT64);
-        last = apart;
+    if (!stream->has_strayed && stream->rank == 0) {
+        (void)fprintf(stderr,
+                      "msdu: rank 0: the pattern of reductions changed after %" PRIu64
+                      " steps: one of %" PRIu64 " elements, and what is like it, is passed "
+                      "through; local steps go on for the others\n",
+                      stream->engine.steps, seen->count);
     }
-    if (last != NULL) {
-        last->next = stream->apart;
-        stream->apart = list;
-    }
+    stream->has_strayed = true;
 }
 
 static void tell_break(const msdu__stream *stream, const msdu__call *seen)
@@ -217,9 +170,11 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
         msdu__apart_free(list);
         list = NULL;
     }
-    keep_apart(stream, list);
+    msdu__part_keep(stream, list);
+    /* the present step begins behind the last one's tensors, or where it began */
     stream->ended_steps = stream->engine.steps_before + stream->engine.steps;
-    stream->ended_calls = stream->step_calls;
+    stream->ended_calls =
+        stream->step_calls + (stream->engine.announced > 0 ? 0 : stream->engine.count);
     tell_break(stream, seen);
     status = msdu__engine_finish(&stream->engine);
     if (status != MSDU_OK) {
@@ -229,39 +184,17 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
     msdu__engine_close(&stream->engine);
 }
 
-msdu__apart *msdu__stream_apart(const msdu__stream *stream, const msdu__call *seen)
-{
-    bool is_candidate = seen->is_candidate && stream->apart != NULL;
-    return is_candidate ? msdu__apart_find(stream->apart, seen->count, seen->kind) : NULL;
-}
-
-static void forget_apart(msdu__stream *stream, msdu__apart *apart)
-{
-    msdu__apart **at = &stream->apart;
-    while (*at != apart) {
-        at = &(*at)->next;
-    }
-    *at = apart->next;
-    apart->next = NULL;
-    msdu__apart_free(apart);
-    if (stream->apart == NULL && stream->rank == 0) {
-        (void)fprintf(stderr, "msdu: rank 0: ranks are joined again\n");
-    }
-}
-
-void msdu__stream_rejoin(msdu__stream *stream, msdu__apart *apart, void *sum)
-{
-    if (msdu__rejoin(&stream->optimizer, apart, sum)) {
-        forget_apart(stream, apart);
-    }
-}
-
 static void tell_passed(const msdu__stream *stream)
 {
     static const char *const reasons[MSDU__PASSED_REASONS] = {
-        "not a sum of float32 or float64", "small (MSDU_ATTACH_MIN_BYTES)", "denied by a list",
-        "while learning, or in no pattern", "gradients, exact as they are",
-        "gradients that joined the ranks after a change"};
+        "not a sum of float32 or float64",
+        "small (MSDU_ATTACH_MIN_BYTES)",
+        "denied by a list",
+        "while learning, or in no pattern",
+        "gradients, exact as they are",
+        "gradients that joined the ranks after a change",
+        "by calls that are not taken (Fortran's MPI_Iallreduce and persistent reductions over Open "
+        "MPI)"};
     (void)fprintf(stderr, "msdu: passed through:");
     const char *comma = " ";
     for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
@@ -288,7 +221,7 @@ static void tell(const msdu__stream *stream)
                       s->bytes_plain, (double)s->bytes_plain / (double)s->bytes_sent);
     }
     tell_passed(stream);
-    tell_apart(stream);
+    msdu__part_tell(stream);
 }
 
 void msdu__stream_end(msdu__stream *stream)
@@ -311,5 +244,7 @@ void msdu__stream_end(msdu__stream *stream)
     }
     msdu__apart_free(stream->apart);
     stream->apart = NULL;
+    free(stream->before);
+    stream->before = NULL;
     stream->is_left_alone = true;
 }

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes and accuracy of MPI trainers that nobody changed, with and without `msdu run`.
+
+    sudo python3 bench/attach_mpi.py --data DIR [--seeds 3] [--epochs 90] [--json FILE]
+    python3 bench/attach_mpi.py --report FILE...
+
+Runs examples/mpi_trainer.c and .py with 4 ranks of Open MPI over TCP, in a network namespace of
+their own whose loopback is the only interface, and counts what that carried: payload, headers, and
+what mpirun itself says, by the number of ranks. (Ranks are not spread over the laboratory's
+hosts: mpirun starts its ranks itself.) A record is kept for each run, and a run that has one is not
+repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RANKS = 4
+# what a user says of the trainer's optimizer; nothing of Adam
+SETTINGS: dict[str, dict[str, str]] = {
+    "sgd": {
+        "MSDU_OPTIMIZER": "sgd",
+        "MSDU_MOMENTUM": "0.9",
+        "MSDU_INTERVAL": "fixed",
+        "MSDU_INTERVAL_STEPS": "4",
+    },
+    "adam": {"MSDU_WIRE_BLOCK": "1024"},
+}
+AIMS = {"sgd": 16.0, "adam": 7.5}
+IN_NAMESPACE = 'ip link set lo up && "$@" && cat /proc/net/dev'
+
+
+def trainer(kind: str, build: Path, python: str) -> list[str]:
+    """Command of a trainer, without its arguments."""
+    if kind == "c":
+        return [str(build / "bin/mpi_trainer_openmpi")]
+    return [python, "-B", str(ROOT / "examples/mpi_trainer.py")]
+
+
+def command(
+    given: argparse.Namespace, kind: str, optimizer: str, seed: int, attached: bool
+) -> list[str]:
+    """What mpirun is asked for."""
+    network = [
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl",
+        "tcp,self",
+        "--mca",
+        "btl_tcp_if_include",
+        "lo",
+    ]
+    msdu = [str(given.build / "bin/msdu"), "run", "--"] if attached else []
+    words = [str(given.data), optimizer, str(seed), str(given.epochs)]
+    start = [given.mpirun, "--oversubscribe", "-n", str(RANKS), *network]
+    return [*start, *msdu, *trainer(kind, given.build, given.python), *words]
+
+
+def loopback_bytes(text: str) -> int:
+    """Bytes that lo sent, from /proc/net/dev."""
+    found = re.search(r"^\s*lo:\s*(.*)$", text, re.MULTILINE)
+    assert found is not None, text
+    return int(found.group(1).split()[8])  # the ninth column: bytes transmitted
+
+
+def run(
+    given: argparse.Namespace, kind: str, optimizer: str, seed: int, attached: bool
+) -> dict[str, Any]:
+    """One run, as a record."""
+    settings = SETTINGS[optimizer] if attached else {}
+    if optimizer == "sgd" and attached:
+        settings = {**settings, "MSDU_TOTAL_STEPS": str(given.epochs * given.steps)}
+    environment = {n: v for n, v in os.environ.items() if "MSDU" not in n}
+    environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **settings}
+    words = command(given, kind, optimizer, seed, attached)
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", IN_NAMESPACE, "sh", *words],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    accuracy = re.search(r"test accuracy ([0-9.]+)", done.stdout)
+    if done.returncode != 0 or accuracy is None:
+        sys.exit(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return {
+        "trainer": kind,
+        "optimizer": optimizer,
+        "seed": seed,
+        "attached": attached,
+        "epochs": given.epochs,
+        "ranks": RANKS,
+        "settings": settings,
+        "accuracy": float(accuracy.group(1)),
+        "bytes_per_rank": loopback_bytes(done.stdout) // RANKS,
+        "told": [line for line in done.stderr.splitlines() if line.startswith("msdu")],
+        "command": " ".join(Path(word).name if word.startswith("/") else word for word in words),
+    }
+
+
+def row(records: list[dict[str, Any]], kind: str, optimizer: str) -> str | None:
+    """A line of the table, of the seeds that ran both ways."""
+    mine = [r for r in records if (r["trainer"], r["optimizer"]) == (kind, optimizer)]
+    plain = {r["seed"]: r for r in mine if not r["attached"]}
+    attached = {r["seed"]: r for r in mine if r["attached"]}
+    seeds = sorted(plain.keys() & attached.keys())
+    if not seeds:
+        return None
+    ratios = [plain[s]["bytes_per_rank"] / attached[s]["bytes_per_rank"] for s in seeds]
+    sent = [statistics.mean(x[s]["bytes_per_rank"] for s in seeds) / 1e6 for x in (plain, attached)]
+    right = [statistics.mean(x[s]["accuracy"] for s in seeds) for x in (plain, attached)]
+    name = {"c": "C", "mpi4py": "mpi4py"}[kind]
+    return (
+        f"| {name} | {optimizer} | {len(seeds)} | {right[0]:.2f} | {right[1]:.2f} | {sent[0]:.1f} "
+        f"| {sent[1]:.1f} | {min(ratios):.1f} | {AIMS[optimizer]:g} |"
+    )
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Both trainers, both optimizers; ratios are the smallest over seeds."""
+    lines = [
+        "| trainer | optimizer | seeds | plain: accuracy % | `msdu run` | plain: MB a rank "
+        "| `msdu run` | times fewer | aim |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    rows = [row(records, kind, optimizer) for kind in ("c", "mpi4py") for optimizer in SETTINGS]
+    return "\n".join(lines + [line for line in rows if line is not None])
+
+
+def measure(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """All runs that have no record yet, within --runs."""
+    records: list[dict[str, Any]] = []
+    if given.json is not None and given.json.exists():
+        records = json.loads(given.json.read_text())
+    had = {(r["trainer"], r["optimizer"], r["seed"], r["attached"]) for r in records}
+    keys = [
+        (kind, optimizer, seed, attached)
+        for seed in range(1, given.seeds + 1)
+        for kind in given.trainers
+        for optimizer in SETTINGS
+        for attached in (False, True)
+    ]
+    for key in [key for key in keys if key not in had][: given.runs]:
+        records.append(run(given, *key))
+        print(*key, records[-1]["accuracy"], records[-1]["bytes_per_rank"], flush=True)
+        if given.json is not None:
+            given.json.write_text(json.dumps(records, indent=1) + "\n")
+    return records
+
+
+def main() -> None:
+    """Measure, or only report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder of idx files")
+    parser.add_argument("--build", type=Path, default=ROOT / "build")
+    parser.add_argument("--mpirun", default="/usr/bin/mpirun.openmpi")
+    parser.add_argument("--python", default="/usr/bin/python3", help="one that has mpi4py")
+    parser.add_argument("--trainers", nargs="+", choices=("c", "mpi4py"), default=["c", "mpi4py"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=90)
+    parser.add_argument("--runs", type=int, default=1000, help="at most so many now")
+    parser.add_argument("--json", type=Path, help="records, kept and added to")
+    parser.add_argument("--report", type=Path, nargs="+", help="only the table, of these records")
+    given = parser.parse_args()
+    if given.report is not None:
+        print(table([r for file in given.report for r in json.loads(file.read_text())]))
+        return
+    if given.data is None:
+        parser.error("--data is needed")
+    images = (given.data / "train-images-idx3-ubyte").read_bytes()[4:8]
+    given.steps = int.from_bytes(images, "big") // (16 * RANKS)
+    print(table(measure(given)))
+
+
+if __name__ == "__main__":
+    main()

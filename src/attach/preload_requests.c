@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libmsdu_preload.so: requests, those that MPI_Iallreduce gave and persistent ones. */
+#include "preload.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define PAUSE_LEAST_NS 10000
+#define PAUSE_MOST_NS  1000000
+
+/* --- persistent reductions --- */
+
+static int prepare(const msdu__reduction *reduction, uintptr_t info, msdu__init_call call,
+                   void *request)
+{
+    const msdu__attach *attach = msdu__module_for((msdu__function)call);
+    int code = ERR_OTHER;
+    bool is_ours = false;
+    if (call == NULL) {
+        return ERR_OTHER;
+    }
+    msdu__inside++;
+    if (attach != NULL) {
+        is_ours = attach->prepare(reduction, info, call, request, &code);
+    }
+    if (!is_ours) {
+        code = call(reduction->send, reduction->recv, reduction->count, reduction->type,
+                    reduction->op, reduction->comm, info, request);
+    }
+    msdu__inside--;
+    return code;
+}
+
+PRELOAD int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_t type,
+                               uintptr_t op, uintptr_t comm, uintptr_t info, void *request)
+{
+    static msdu__real real = {.name = "MPI_Allreduce_init"};
+    FIND(msdu__init_call, real, call);
+    const msdu__reduction reduction = {send, recv, count, type, op, comm};
+    return prepare(&reduction, info, call, request);
+}
+
+/* Open MPI's name before MPI 4. */
+PRELOAD int MPIX_Allreduce_init(const void *send, void *recv, int count, uintptr_t type,
+                                uintptr_t op, uintptr_t comm, uintptr_t info, void *request)
+{
+    static msdu__real real = {.name = "MPIX_Allreduce_init"};
+    FIND(msdu__init_call, real, call);
+    const msdu__reduction reduction = {send, recv, count, type, op, comm};
+    return prepare(&reduction, info, call, request);
+}
+
+/* True: the request is ours. */
+static bool start(void *request, int *code_out)
+{
+    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
+    if (attach == NULL) {
+        return false;
+    }
+    msdu__inside++;
+    bool is_ours = attach->start(request, code_out);
+    msdu__inside--;
+    return is_ours;
+}
+
+PRELOAD int MPI_Start(void *request)
+{
+    static msdu__real real = {.name = "MPI_Start"};
+    FIND(int (*)(void *), real, call);
+    int code = ERR_OTHER;
+    if (start(request, &code)) {
+        return code;
+    }
+    return call == NULL ? ERR_OTHER : call(request);
+}
+
+/* One by one, as MPI defines it; a request has the size that the module's family gives it. */
+PRELOAD int MPI_Startall(int count, void *requests)
+{
+    static msdu__real real = {.name = "MPI_Startall"};
+    FIND(int (*)(int, void *), real, call);
+    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
+    int code = 0;
+    if (attach == NULL) {
+        return call == NULL ? ERR_OTHER : call(count, requests);
+    }
+    for (int i = 0; i < count && code == 0; i++) {
+        code = MPI_Start((char *)requests + (size_t)i * attach->request_bytes);
+    }
+    return code;
+}
+
+PRELOAD int MPI_Request_free(void *request)
+{
+    static msdu__real real = {.name = "MPI_Request_free"};
+    FIND(int (*)(void *), real, call);
+    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
+    int code = ERR_OTHER;
+    bool is_ours = false;
+    if (attach != NULL) {
+        msdu__inside++;
+        is_ours = attach->release(request, &code);
+        msdu__inside--;
+    }
+    return is_ours || call == NULL ? code : call(request);
+}
+
+/* --- completion --- */
+
+/* The module, if requests of ours are pending anywhere. */
+static const msdu__attach *pending(void)
+{
+    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
+    return attach != NULL && attach->has_pending() ? attach : NULL;
+}
+
+/* Before the real call, which must be there; 0, or MPI's code of a failure. */
+static int settle(bool has_call, int count, void *requests, bool may_block)
+{
+    const msdu__attach *attach = pending();
+    int code = has_call ? 0 : ERR_OTHER;
+    if (attach != NULL) {
+        msdu__inside++;
+        code = attach->settle(count, requests, may_block);
+        msdu__inside--;
+    }
+    return code;
+}
+
+static void rest(uint64_t *pause_ns)
+{
+    uint64_t next = *pause_ns + *pause_ns / 2;
+    next = next < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : next;
+    *pause_ns = next > PAUSE_MOST_NS ? PAUSE_MOST_NS : next;
+    const struct timespec span = {.tv_nsec = (long)*pause_ns};
+    (void)nanosleep(&span, NULL);
+}
+
+PRELOAD int MPI_Wait(void *request, void *status)
+{
+    static msdu__real real = {.name = "MPI_Wait"};
+    FIND(int (*)(void *, void *), real, call);
+    int code = settle(call != NULL, 1, request, true);
+    return code != 0 ? code : call(request, status);
+}
+
+PRELOAD int MPI_Waitall(int count, void *requests, void *statuses)
+{
+    static msdu__real real = {.name = "MPI_Waitall"};
+    FIND(int (*)(int, void *, void *), real, call);
+    int code = settle(call != NULL, count, requests, true);
+    return code != 0 ? code : call(count, requests, statuses);
+}
+
+PRELOAD int MPI_Test(void *request, int *flag, void *status)
+{
+    static msdu__real real = {.name = "MPI_Test"};
+    FIND(int (*)(void *, int *, void *), real, call);
+    int code = settle(call != NULL, 1, request, false);
+    return code != 0 ? code : call(request, flag, status);
+}
+
+PRELOAD int MPI_Testall(int count, void *requests, int *flag, void *statuses)
+{
+    static msdu__real real = {.name = "MPI_Testall"};
+    FIND(int (*)(int, void *, int *, void *), real, call);
+    int code = settle(call != NULL, count, requests, false);
+    return code != 0 ? code : call(count, requests, flag, statuses);
+}
+
+PRELOAD int MPI_Testany(int count, void *requests, int *index, int *flag, void *status)
+{
+    static msdu__real real = {.name = "MPI_Testany"};
+    FIND(int (*)(int, void *, int *, int *, void *), real, call);
+    int code = settle(call != NULL, count, requests, false);
+    return code != 0 ? code : call(count, requests, index, flag, status);
+}
+
+PRELOAD int MPI_Testsome(int count, void *requests, int *out_count, int *indices, void *statuses)
+{
+    static msdu__real real = {.name = "MPI_Testsome"};
+    FIND(int (*)(int, void *, int *, int *, void *), real, call);
+    int code = settle(call != NULL, count, requests, false);
+    return code != 0 ? code : call(count, requests, out_count, indices, statuses);
+}
+
+/* A blocking call cannot be used while any of ours pends: looked at again and again. */
+PRELOAD int MPI_Waitany(int count, void *requests, int *index, void *status)
+{
+    static msdu__real real = {.name = "MPI_Waitany"};
+    FIND(int (*)(int, void *, int *, void *), real, call);
+    uint64_t pause_ns = 0;
+    while (pending() != NULL) {
+        int flag = 0;
+        int code = MPI_Testany(count, requests, index, &flag, status);
+        if (code != 0 || flag) {
+            return code;
+        }
+        rest(&pause_ns);
+    }
+    return call == NULL ? ERR_OTHER : call(count, requests, index, status);
+}
+
+PRELOAD int MPI_Waitsome(int count, void *requests, int *out_count, int *indices, void *statuses)
+{
+    static msdu__real real = {.name = "MPI_Waitsome"};
+    FIND(int (*)(int, void *, int *, int *, void *), real, call);
+    uint64_t pause_ns = 0;
+    while (pending() != NULL) {
+        int code = MPI_Testsome(count, requests, out_count, indices, statuses);
+        if (code != 0 || *out_count != 0) {
+            return code;
+        }
+        rest(&pause_ns);
+    }
+    return call == NULL ? ERR_OTHER : call(count, requests, out_count, indices, statuses);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks whose optimizers are apart are joined by additions to equal sums: the pure part of it. */
+#include "attach/rejoin.h"
+#include "suite.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#define RANKS 3
+#define COUNT 5
+
+/* A trainer with its own parameters and momentum. */
+typedef struct trainer {
+    double parameter[COUNT];
+    double momentum[COUNT];
+} trainer;
+
+static const msdu__optimizer optimizers[] = {
+    {.lr = 0.1, .momentum = 0, .factor = 1},
+    {.lr = 0.1, .momentum = 0.9, .factor = 1},
+    {.lr = 0.1, .momentum = 0.9, .factor = 1, .is_nesterov = true},
+    {.lr = 1.0, .momentum = 0.9, .factor = 0.7},
+    {.lr = 0.1, .momentum = 0, .factor = 1, .weight_decay = 0.05},
+    {.lr = 0.1, .momentum = 0.8, .factor = 1, .weight_decay = 0.05, .is_nesterov = true},
+    {.lr = 0.02, .momentum = 0.95, .factor = 0.5, .weight_decay = 0.1},
+};
+#define OPTIMIZERS ((int)(sizeof(optimizers) / sizeof(optimizers[0])))
+
+static double draw(unsigned *state)
+{
+    *state = *state * 1664525U + 1013904223U;
+    return (double)*state / 4294967296.0 - 0.5;
+}
+
+static void update(const msdu__optimizer *o, trainer *t, const double *gradient)
+{
+    for (int i = 0; i < COUNT; i++) {
+        double u = gradient[i] + o->weight_decay * t->parameter[i];
+        double *v = &t->momentum[i];
+        *v = o->momentum * *v + o->factor * u;
+        t->parameter[i] -= o->lr * (o->is_nesterov ? u + o->momentum * *v : *v);
+    }
+}
+
+/* Ranks anywhere, and how far each is from their mean; as floats if kind is 1. */
+static void scatter(trainer *ranks, msdu__apart **aparts, int32_t kind)
+{
+    unsigned state = 17;
+    for (int i = 0; i < COUNT; i++) {
+        double p_mean = 0;
+        double v_mean = 0;
+        for (int r = 0; r < RANKS; r++) {
+            p_mean += (ranks[r].parameter[i] = draw(&state)) / RANKS;
+            v_mean += (ranks[r].momentum[i] = draw(&state)) / RANKS;
+        }
+        for (int r = 0; r < RANKS; r++) {
+            double x = ranks[r].parameter[i] - p_mean;
+            double w = ranks[r].momentum[i] - v_mean;
+            if (kind == 2) {
+                ((double *)aparts[r]->parameter)[i] = x;
+                ((double *)aparts[r]->momentum)[i] = w;
+            } else {
+                ((float *)aparts[r]->parameter)[i] = (float)x;
+                ((float *)aparts[r]->momentum)[i] = (float)w;
+            }
+        }
+    }
+}
+
+static double spread(const trainer *ranks, bool is_of_momentum)
+{
+    double worst = 0;
+    for (int i = 0; i < COUNT; i++) {
+        for (int r = 1; r < RANKS; r++) {
+            const double *a = is_of_momentum ? ranks[0].momentum : ranks[0].parameter;
+            const double *b = is_of_momentum ? ranks[r].momentum : ranks[r].parameter;
+            worst = fmax(worst, fabs(a[i] - b[i]));
+        }
+    }
+    return worst;
+}
+
+/* One call of all ranks: an equal sum, what joins them, the update. Have all been joined? */
+static bool call(const msdu__optimizer *o, trainer *ranks, msdu__apart **aparts, unsigned *state)
+{
+    double sum[COUNT];
+    bool is_joined = true;
+    for (int i = 0; i < COUNT; i++) {
+        sum[i] = draw(state);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        double wide[COUNT];
+        float narrow[COUNT];
+        for (int i = 0; i < COUNT; i++) {
+            wide[i] = sum[i];
+            narrow[i] = (float)sum[i];
+        }
+        bool is_double = aparts[r]->kind == 2;
+        is_joined =
+            msdu__rejoin(o, aparts[r], is_double ? (void *)wide : (void *)narrow) && is_joined;
+        for (int i = 0; i < COUNT && !is_double; i++) {
+            wide[i] = (double)narrow[i];
+        }
+        update(o, &ranks[r], wide);
+    }
+    return is_joined;
+}
+
+static void make(msdu__apart **aparts, int32_t kind)
+{
+    for (int r = 0; r < RANKS; r++) {
+        aparts[r] = msdu__apart_new(COUNT, kind);
+        ck_assert_ptr_nonnull(aparts[r]);
+    }
+}
+
+static void drop(msdu__apart **aparts)
+{
+    for (int r = 0; r < RANKS; r++) {
+        msdu__apart_free(aparts[r]);
+    }
+}
+
+START_TEST(two_calls_make_parameters_and_momentum_equal)
+{
+    for (int32_t kind = 1; kind <= 2; kind++) {
+        const double tolerance = kind == 2 ? 1e-13 : 1e-5;
+        trainer ranks[RANKS];
+        msdu__apart *aparts[RANKS];
+        unsigned state = 3;
+        make(aparts, kind);
+        scatter(ranks, aparts, kind);
+        ck_assert(!call(&optimizers[_i], ranks, aparts, &state));
+        ck_assert(call(&optimizers[_i], ranks, aparts, &state));
+        ck_assert_double_lt(spread(ranks, false), tolerance);
+        ck_assert_double_lt(spread(ranks, true), tolerance);
+        drop(aparts);
+    }
+}
+END_TEST
+
+/* A schedule that is told: whatever the rate does, two calls at one rate end it. */
+START_TEST(rate_that_changes_on_the_way_takes_longer)
+{
+    const double rates[] = {0.1, 0.0, 0.04, 0.03, 0.03};
+    trainer ranks[RANKS];
+    msdu__apart *aparts[RANKS];
+    msdu__optimizer o = optimizers[_i];
+    unsigned state = 3;
+    make(aparts, 2);
+    scatter(ranks, aparts, 2);
+    for (int i = 0; i < 5; i++) {
+        o.lr = rates[i];
+        ck_assert_int_eq(call(&o, ranks, aparts, &state), i == 4);
+    }
+    ck_assert_double_lt(spread(ranks, false), 1e-13);
+    ck_assert_double_lt(spread(ranks, true), 1e-12);
+    drop(aparts);
+}
+END_TEST
+
+START_TEST(equal_kinds_are_found_in_turn)
+{
+    msdu__apart *a = msdu__apart_new(7, 1);
+    msdu__apart *b = msdu__apart_new(8, 1);
+    msdu__apart *c = msdu__apart_new(7, 1);
+    ck_assert(a != NULL && b != NULL && c != NULL);
+    a->next = b;
+    b->next = c;
+    ck_assert_ptr_null(msdu__apart_find(a, 7, 2));
+    ck_assert_ptr_null(msdu__apart_find(a, 9, 1));
+    ck_assert_ptr_eq(msdu__apart_find(a, 8, 1), b);
+    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1), a);
+    a->calls = 1;
+    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1), c);
+    c->is_busy = true;
+    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1), a);
+    msdu__apart_free(a);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("apart");
+    TCase *tcase = tcase_create("apart");
+    tcase_add_loop_test(tcase, two_calls_make_parameters_and_momentum_equal, 0, OPTIMIZERS);
+    tcase_add_loop_test(tcase, rate_that_changes_on_the_way_takes_longer, 0, OPTIMIZERS);
+    tcase_add_test(tcase, equal_kinds_are_found_in_turn);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}

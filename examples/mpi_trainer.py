@@ -38,7 +38,7 @@ class Net:
     def __init__(self, sizes: list[int], seed: int) -> None:
         draw = np.random.default_rng(seed)  # equal on all ranks
         self.parameters: list[Array] = []
-        for inputs, outputs in zip(sizes, sizes[1:]):
+        for inputs, outputs in zip(sizes[:-1], sizes[1:]):
             scale = np.sqrt(2 / inputs)
             self.parameters.append((draw.normal(size=(inputs, outputs)) * scale).astype("f4"))
             self.parameters.append(np.zeros(outputs, "f4"))

@@ -14,7 +14,7 @@
  *   reorder   then layers are reduced in another order; resize: then layer 1 in two parts
  *   large     layers 40 times as long
  *   freeze    then layer 0 is not trained any more; thaw: for 30 steps only
- *   nesterov  Nesterov's momentum; plain: none
+ *   nesterov  Nesterov's momentum; plain: none; damp: dampening 0.3
  *   equal     all layers have the same size
  *   decay     weight decay, and a learning rate that falls, told by msdu_attach_lr() if it is there
  *   meet      msdu_attach_meet(), if it is there, before the last step
@@ -22,7 +22,7 @@
  *   differ    the last rank reduces an element less in the middle; dies: it is killed there
  *   local=H   parameter averaging every H steps by hand, from step W (learned=W) on, no gradients
  *             reduced after it: what the library is compared with
- *   steps=N   learned=W   h=H
+ *   steps=N   learned=W   h=H   at=N, of change alone: grown=N
  * Rank 0 prints the loss of each step and at the end a sum of the parameters, in full precision.
  */
 #include <mpi.h>
@@ -53,8 +53,8 @@ typedef struct trainer {
     bool is_persistent;
     int prepared; /* layers that have a persistent request */
     MPI_Request prepared_requests[LAYERS_MAX];
-    double momentum;
-    int steps, learned, local, warmup, at;
+    double momentum, dampening;
+    int steps, learned, local, warmup, at, grown;
     int rank, ranks, layers;
     int count[LAYERS_MAX];
     double *weight[LAYERS_MAX], *velocity[LAYERS_MAX], *second[LAYERS_MAX];
@@ -289,7 +289,7 @@ static void update(trainer *t, int step, double scale)
                 double s_hat = *s / (1 - pow(0.999, step + 1));
                 t->weight[l][i] -= RATE * v_hat / (sqrt(s_hat) + 1e-8);
             } else {
-                *v = t->momentum * *v + g;
+                *v = t->momentum * *v + (step > 0 ? 1.0 - t->dampening : 1.0) * g;
                 t->weight[l][i] -= rate_of(t, step) * (t->is_nesterov ? g + t->momentum * *v : *v);
             }
         }
@@ -366,7 +366,7 @@ static void train(trainer *t)
 {
     for (int step = 0; step < t->steps; step++) {
         t->is_changed = step >= t->at;
-        t->layers = t->is_changing && t->is_changed ? LAYERS_MAX : t->layers;
+        t->layers = t->is_changing && step >= t->grown ? LAYERS_MAX : t->layers;
         if (t->is_moving) {
             move_memory(t);
         }
@@ -414,6 +414,7 @@ int main(int argc, char **argv)
     t.is_resizing = has_word(argc, argv, "resize");
     t.is_nesterov = has_word(argc, argv, "nesterov");
     t.momentum = has_word(argc, argv, "plain") ? 0 : MOMENTUM;
+    t.dampening = has_word(argc, argv, "damp") ? 0.3 : 0;
     t.is_equal = has_word(argc, argv, "equal");
     t.is_decaying = has_word(argc, argv, "decay");
     t.is_meeting = has_word(argc, argv, "meet");
@@ -422,6 +423,7 @@ int main(int argc, char **argv)
     t.is_dying = has_word(argc, argv, "dies");
     t.steps = number(argc, argv, "steps", 60);
     t.at = number(argc, argv, "at", t.steps / 2);
+    t.grown = number(argc, argv, "grown", t.at);
     t.learned = number(argc, argv, "learned", 0);
     t.local = number(argc, argv, "local", 0);
     t.warmup = number(argc, argv, "warmup", 0);

@@ -139,6 +139,17 @@ class Narrow(Case):
             self.assertIn("162 reductions taken as gradients", done.stderr)
             self.assertGreater(self.ratio(done), 5)
 
+    def test_changed_pattern_is_told_and_learned_anew(self) -> None:
+        done = self.good(attached("change"))
+        self.assertIn("the pattern of reductions changed after", done.stderr)
+        self.assertIn("4 reductions a step", done.stderr)
+        self.assert_near(losses(done), losses(self.good(plain("change"))), 0.02)
+        self.assertEqual(apart(done), 0)
+
+
+class Ways(Case):
+    """Calls by which gradients come."""
+
     def test_every_way_to_reduce_and_to_wait_gives_the_same_bits(self) -> None:
         reference = log(self.good(attached()))
         for word in ("overlap", "some", "any", "test", "moving", "apart"):
@@ -153,13 +164,6 @@ class Narrow(Case):
         for words in (["persistent"], ["persistent", "any", "change"]):
             passed = self.good(attached(*words, MSDU_WIRE="float32"))
             self.assertEqual(log(passed), log(self.good(plain(*words))))
-
-    def test_changed_pattern_is_told_and_learned_anew(self) -> None:
-        done = self.good(attached("change"))
-        self.assertIn("the pattern of reductions changed after", done.stderr)
-        self.assertIn("4 reductions a step", done.stderr)
-        self.assert_near(losses(done), losses(self.good(plain("change"))), 0.02)
-        self.assertEqual(apart(done), 0)
 
     def test_fortran_names_are_reached(self) -> None:
         done = self.good(attached(name="attach_fortran"))
@@ -200,6 +204,14 @@ class Local(Case):
         by_hand = plain(*words, "local=4", f"learned={LEARNED}", f"warmup={EXACT_FIRST}")
         self.assert_near(losses(done), losses(self.good(by_hand)), 1e-11)
 
+    def test_dampening_is_exact_though_the_first_call_was_not_seen(self) -> None:
+        words = ("double", "damp", "steps=58")
+        settings = {"MSDU_DAMPENING": "0.3", "MSDU_INTERVAL_STEPS": "4", **SGD}
+        done = self.good(attached(*words, **settings))
+        warm = EXACT_FIRST - 1  # the library's own first step had no gradients
+        by_hand = plain(*words, "local=4", f"learned={LEARNED}", f"warmup={warm}")
+        self.assert_near(losses(done), losses(self.good(by_hand)), 1e-11)
+
     def test_equal_data_give_the_same_log_with_any_interval(self) -> None:
         reference = log(self.good(plain("double", "same")))
         for steps in ("2", "7"):
@@ -231,7 +243,7 @@ class Bytes(Case):
         self.assert_near(losses(done), losses(self.good(plain("large"))), 0.05)
 
 
-class Changes(Case):
+class Changed(Case):
     """Other gradients than before, after 100 steps of local steps."""
 
     SETTINGS: ClassVar = {"MSDU_INTERVAL_STEPS": "7", **SGD}
@@ -245,6 +257,10 @@ class Changes(Case):
         self.assertEqual(len(found), 4 if "change" in words else 3)
         self.told = done.stderr
         return [float(text) for text in found]
+
+
+class Changes(Changed):
+    """Another order; whatever the optimizer."""
 
     def test_another_order_joins_ranks_within_two_steps(self) -> None:
         self.assertGreater(self.changed("double", "reorder", steps=1)[0], 1e-6)
@@ -266,6 +282,10 @@ class Changes(Case):
             ends = self.changed(*words, "reorder", steps=3, **settings)
             self.assertLess(max(ends), limit, (words, settings))
 
+
+class Layers(Changed):
+    """More of them, fewer, others."""
+
     def test_new_layer_joins_ranks_once_it_comes_every_step(self) -> None:
         self.assertLess(max(self.changed("double", "change", steps=6)), 1e-12)
         self.assertIn("one of 2000 elements, and what is like it, is passed through", self.told)
@@ -276,11 +296,19 @@ class Changes(Case):
         self.assertLess(max(ends[1:]), 1e-12)
         self.assertIn("gradient of 3001 elements, 1 of 3 of a step, was not reduced", self.told)
         self.assertLess(max(self.changed("double", "thaw", steps=35)), 1e-12)
+        # a new layer long afterwards cannot be what became of it
+        ends = self.changed("double", "freeze", "change", "grown=130", steps=36)
+        self.assertGreater(ends[0], 1e-6)
+        self.assertLess(max(ends[1:]), 1e-12)
 
     def test_layer_in_two_parts_ends_the_job_with_one_line(self) -> None:
         done = attached("double", "resize", "at=100", "steps=160", **self.SETTINGS)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("the gradient of 700 elements, 2 of 3 of a step, stays away", done.stderr)
+
+
+class After(Changed):
+    """What comes then."""
 
     def test_local_steps_go_on_with_the_new_pattern(self) -> None:
         for word, count in (("reorder", 3), ("change", 4), ("freeze", 2)):

@@ -92,7 +92,7 @@ void msdu__part_join(msdu__stream *stream, msdu__apart *apart, void *sum);
 /* Another pattern is known. Can ranks not be joined any more? Then the stream has failed. */
 bool msdu__part_is_lost(msdu__stream *stream);
 /* What did not come again, where that is certain. */
-void msdu__part_tell(const msdu__stream *stream);
+void msdu__part_tell(msdu__stream *stream);
 
 /* pending.c: requests of MPI_Iallreduce, as generalized requests of MPI. */
 typedef struct msdu__pending {

@@ -34,7 +34,7 @@ bool msdu__engine_is_plain(void)
     return is_set_to("MSDU_WIRE", "float32") && (!msdu__engine_is_local() || is_every_step);
 }
 
-/* --- begin and end --- */
+/* --- the context --- */
 
 static msdu_config settings_of(const msdu__engine *engine, const char *backend, char *place,
                                int32_t rank)
@@ -100,25 +100,6 @@ static msdu_status build(msdu__engine *engine, const msdu__recognizer *r, const 
         status = add_tensor(engine, i);
     }
     return status == MSDU_OK ? msdu_start(engine->ctx) : status;
-}
-
-msdu_status msdu__engine_open(msdu__engine *engine, const msdu__recognizer *r, const char *backend,
-                              int comm, int32_t rank, int32_t ranks)
-{
-    char place[32];
-    (void)snprintf(place, sizeof(place), "mpi:%d", comm);
-    *engine = (msdu__engine){
-        .ranks = ranks,
-        .is_accumulated = msdu__engine_is_local(),
-        .equal_steps = number("MSDU_ATTACH_EQUAL_STEPS"),
-        .total_steps = number("MSDU_TOTAL_STEPS"),
-    };
-    msdu_config config = settings_of(engine, backend, place, rank);
-    msdu_status status = build(engine, r, &config);
-    if (status != MSDU_OK) {
-        msdu__engine_close(engine);
-    }
-    return status;
 }
 
 void msdu__engine_close(msdu__engine *engine)
@@ -215,11 +196,13 @@ msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
     return engine->waited == engine->count ? end_step(engine) : MSDU_OK;
 }
 
-/* Zeros take part in the sums of a step that no trainer will see. */
-static msdu_status fill_step(msdu__engine *engine)
+/* --- begin and end, with steps of zeros --- */
+
+/* Zeros in place of gradients, from tensor `at` to the end of the step. */
+static msdu_status fill_from(msdu__engine *engine, uint32_t at)
 {
-    msdu_status status = msdu__engine_settle(engine);
-    for (uint32_t at = engine->announced; status == MSDU_OK && at > 0 && at < engine->count; at++) {
+    msdu_status status = MSDU_OK;
+    for (; status == MSDU_OK && at < engine->count; at++) {
         void *zeros = calloc(engine->grads[at].count, sizeof(double));
         if (zeros == NULL) {
             return MSDU_ERR_NO_MEMORY;
@@ -227,6 +210,47 @@ static msdu_status fill_step(msdu__engine *engine)
         status = msdu__engine_start(engine, at, zeros);
         status = status == MSDU_OK ? msdu__engine_wait(engine, at, true) : status;
         free(zeros);
+    }
+    return status;
+}
+
+/* Of a step that no trainer will see the end of. */
+static msdu_status fill_step(msdu__engine *engine)
+{
+    msdu_status status = msdu__engine_settle(engine);
+    return status == MSDU_OK && engine->announced > 0 ? fill_from(engine, engine->announced)
+                                                      : status;
+}
+
+/*
+ * Dampening begins with an optimizer's second call. That of the trainer made its first one while
+ * the pattern was learned, that of the context has it with zeros.
+ */
+static msdu_status first_call(msdu__engine *engine)
+{
+    const char *dampening = getenv("MSDU_DAMPENING");
+    bool is_dampened = engine->is_accumulated && dampening != NULL && strtod(dampening, NULL) > 0;
+    msdu_status status = is_dampened ? fill_from(engine, 0) : MSDU_OK;
+    engine->steps = 0;
+    return status;
+}
+
+msdu_status msdu__engine_open(msdu__engine *engine, const msdu__recognizer *r, const char *backend,
+                              int comm, int32_t rank, int32_t ranks)
+{
+    char place[32];
+    (void)snprintf(place, sizeof(place), "mpi:%d", comm);
+    *engine = (msdu__engine){
+        .ranks = ranks,
+        .is_accumulated = msdu__engine_is_local(),
+        .equal_steps = number("MSDU_ATTACH_EQUAL_STEPS"),
+        .total_steps = number("MSDU_TOTAL_STEPS"),
+    };
+    msdu_config config = settings_of(engine, backend, place, rank);
+    msdu_status status = build(engine, r, &config);
+    status = status == MSDU_OK ? first_call(engine) : status;
+    if (status != MSDU_OK) {
+        msdu__engine_close(engine);
     }
     return status;
 }

@@ -40,7 +40,7 @@ static bool was_known(const msdu__stream *stream, const msdu__call *call)
     return false;
 }
 
-/* For is_lost(); without memory everything is new. */
+/* For lost(); without memory everything is new. */
 static void remember(msdu__stream *stream)
 {
     const msdu__engine *engine = &stream->engine;
@@ -106,19 +106,25 @@ void msdu__part_join(msdu__stream *stream, msdu__apart *apart, void *sum)
     }
 }
 
-/* What did not come again, where that is certain: another pattern is known, or training ended. */
-void msdu__part_tell(const msdu__stream *stream)
+static void tell_one(const msdu__apart *apart, bool is_end)
 {
-    for (const msdu__apart *apart = stream->apart; apart != NULL && stream->rank == 0;
-         apart = apart->next) {
-        (void)fprintf(stderr,
-                      "msdu: rank 0: the gradient of %" PRIu64 " elements, %u of %u of a step, %s: "
-                      "its parameters differ between ranks by what local steps did since they met "
-                      "last%s\n",
-                      apart->count, apart->at + 1, apart->of,
-                      apart->calls == 0 ? "was not reduced any more"
-                                        : "was reduced only once after the change",
-                      stream->engine.ctx != NULL ? ", until it is reduced again" : "");
+    (void)fprintf(stderr,
+                  "msdu: rank 0: the gradient of %" PRIu64 " elements, %u of %u of a step, %s: its "
+                  "parameters differ between ranks by what local steps did since they met last%s\n",
+                  apart->count, apart->at + 1, apart->of,
+                  apart->calls == 0 ? "was not reduced any more"
+                                    : "was reduced only once after the change",
+                  is_end ? "" : ", until it is reduced again");
+}
+
+void msdu__part_tell(msdu__stream *stream)
+{
+    bool is_end = stream->engine.ctx == NULL;
+    for (msdu__apart *apart = stream->apart; apart != NULL; apart = apart->next) {
+        if (stream->rank == 0 && (is_end || !apart->is_left)) {
+            tell_one(apart, is_end);
+        }
+        apart->is_left = true;
     }
 }
 
@@ -127,20 +133,24 @@ void msdu__part_tell(const msdu__stream *stream)
  * reduced in two parts from now on: then ranks would train different models. Where nothing is new
  * they are not trained any more, and the difference stays what it is.
  */
-static bool is_lost(const msdu__stream *stream)
+static const msdu__apart *lost(const msdu__stream *stream)
 {
     const msdu__recognizer *r = &stream->recognizer;
-    for (uint32_t i = 0; stream->apart != NULL && i < r->tensor_count; i++) {
-        if (!was_known(stream, &r->tensors[i])) {
-            return true;
-        }
+    const msdu__apart *apart = stream->apart;
+    bool has_new = false;
+    for (uint32_t i = 0; apart != NULL && i < r->tensor_count && !has_new; i++) {
+        has_new = !was_known(stream, &r->tensors[i]);
     }
-    return false;
+    while (apart != NULL && apart->is_left) {
+        apart = apart->next;
+    }
+    return has_new ? apart : NULL;
 }
 
 bool msdu__part_is_lost(msdu__stream *stream)
 {
-    if (!is_lost(stream)) {
+    const msdu__apart *apart = lost(stream);
+    if (apart == NULL) {
         return false;
     }
     stream->has_failed = true;
@@ -148,6 +158,6 @@ bool msdu__part_is_lost(msdu__stream *stream)
                    "after local steps the gradient of %" PRIu64 " elements, %u of %u of a step, "
                    "stays away, and others are new: if they took its place, ranks cannot be "
                    "joined; use MSDU_DOMAIN=gradient",
-                   stream->apart->count, stream->apart->at + 1, stream->apart->of);
+                   apart->count, apart->at + 1, apart->of);
     return true;
 }

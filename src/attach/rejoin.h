@@ -35,6 +35,7 @@ typedef struct msdu__apart {
     uint32_t calls;  /* since */
     double last_lr;  /* of the latest of them */
     bool is_busy;    /* such a call is under way */
+    bool is_left;    /* not in the pattern that was learned since, and told so */
     void *parameter; /* x of the elements, in the call's type */
     void *momentum;  /* w */
     struct msdu__apart *next;

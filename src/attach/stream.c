@@ -193,8 +193,7 @@ static void tell_passed(const msdu__stream *stream)
         "while learning, or in no pattern",
         "gradients, exact as they are",
         "gradients that joined the ranks after a change",
-        "by calls that are not taken (Fortran's MPI_Iallreduce and persistent reductions over Open "
-        "MPI)"};
+        "by calls that are not taken (of Fortran, without waiting)"};
     (void)fprintf(stderr, "msdu: passed through:");
     const char *comma = " ";
     for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
@@ -206,7 +205,7 @@ static void tell_passed(const msdu__stream *stream)
     (void)fprintf(stderr, "%s\n", comma[0] == ' ' ? " nothing" : "");
 }
 
-static void tell(const msdu__stream *stream)
+static void tell(msdu__stream *stream)
 {
     const msdu_summary *s = &stream->summary;
     (void)fprintf(stderr,

@@ -33,6 +33,7 @@ bench-smoke: build ## every bench once, small
 	build/bin/msdu bench kernels --smoke
 	build/bin/msdu bench hooks --smoke
 	build/bin/msdu bench allreduce --smoke
+	build/bin/msdu bench overlap --smoke
 
 asan tsan: ## all tests under address and undefined, or thread sanitizer
 	scripts/setup.sh test

@@ -25,6 +25,7 @@ static const struct bench_entry {
     {"kernels", msdu__bench_kernels},
     {"hooks", msdu__bench_hooks},
     {"allreduce", msdu__bench_allreduce},
+    {"overlap", msdu__bench_overlap},
 };
 
 /* --- what benches share --- */
@@ -96,6 +97,11 @@ void *msdu__bench_pages(uint64_t bytes)
     return pages;
 }
 
+void msdu__bench_pages_free(void *pages, uint64_t bytes)
+{
+    (void)munmap(pages, bytes);
+}
+
 static const char *machine(void)
 {
     static char model[128];
@@ -137,6 +143,18 @@ enum {
     KEY_BYTES,
     KEY_RATE,
     KEY_MTU,
+    KEY_PROFILE,
+    KEY_METHODS,
+    KEY_TRACE,
+    KEY_RANKS,
+    KEY_STEPS,
+    KEY_WARMUP,
+    KEY_INTERVAL,
+    KEY_SPIN,
+    KEY_SCALE,
+    KEY_RATIO,
+    KEY_LINK,
+    KEY_LATENCY,
 };
 
 static const struct argp_option option_list[] = {
@@ -148,17 +166,45 @@ static const struct argp_option option_list[] = {
     {.name = "bytes",
      .key = KEY_BYTES,
      .arg = "N",
-     .doc = "kernels: of one array; allreduce: the only size"},
+     .doc = "kernels: of one array; allreduce: the only size; overlap: of a slice"},
     {.name = "only", .key = KEY_ONLY, .arg = "TEXT", .doc = "kernels: rows whose name holds TEXT"},
     {.name = "backend",
      .key = KEY_BACKEND,
      .arg = "NAME",
-     .doc = "allreduce: backend of the sliced path (gloo)"},
+     .doc = "allreduce, overlap: backend of the library (gloo)"},
     {.name = "rate-mbit",
      .key = KEY_RATE,
      .arg = "R",
      .doc = "allreduce: over a link of R Mbit/s (needs root, iproute2)"},
     {.name = "mtu", .key = KEY_MTU, .arg = "N", .doc = "allreduce: of that link (9000)"},
+    {.doc = "Of overlap:"},
+    {.name = "profile",
+     .key = KEY_PROFILE,
+     .arg = "NAME",
+     .doc = "Name or file of a model profile (resnet50)"},
+    {.name = "methods", .key = KEY_METHODS, .arg = "LIST", .doc = "Names joined by commas (all)"},
+    {.name = "ranks",
+     .key = KEY_RANKS,
+     .arg = "N",
+     .doc = "Processes of this machine (2, or those of the launcher)"},
+    {.name = "scale", .key = KEY_SCALE, .arg = "X", .doc = "Factor of times, tensors, slices (1)"},
+    {.name = "ratio",
+     .key = KEY_RATIO,
+     .arg = "X",
+     .doc = "Communication by computation, which sets the times (1); 0: the profile's times"},
+    {.name = "steps", .key = KEY_STEPS, .arg = "N", .doc = "Steps measured (24)"},
+    {.name = "warmup", .key = KEY_WARMUP, .arg = "N", .doc = "Steps before them, at least (12)"},
+    {.name = "interval", .key = KEY_INTERVAL, .arg = "H", .doc = "Of local steps (4)"},
+    {.name = "spin", .key = KEY_SPIN, .doc = "Computing takes processor time instead of sleeping"},
+    {.name = "link-mbit",
+     .key = KEY_LINK,
+     .arg = "R",
+     .doc = "Rate of a rank's link for data, for the bound (measured)"},
+    {.name = "latency-us", .key = KEY_LATENCY, .arg = "X", .doc = "Its latency, for the bound (0)"},
+    {.name = "trace",
+     .key = KEY_TRACE,
+     .arg = "FILE",
+     .doc = "Write timelines; %m becomes the method, %r the rank"},
     {0},
 };
 
@@ -185,6 +231,60 @@ static uint64_t number(const char *text, uint64_t most, struct argp_state *state
         argp_error(state, "'%s' is not a number in 1 .. %llu", text, (unsigned long long)most);
     }
     return value;
+}
+
+static double real(const char *text, double most, struct argp_state *state)
+{
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= 0 && value <= most)) {
+        argp_error(state, "'%s' is not a number in 0 .. %g", text, most);
+    }
+    return value;
+}
+
+static error_t on_overlap(int key, char *arg, struct argp_state *state, msdu__bench_options *o)
+{
+    switch (key) {
+    case KEY_PROFILE:
+        o->profile = arg;
+        return 0;
+    case KEY_METHODS:
+        o->methods = arg;
+        return 0;
+    case KEY_TRACE:
+        o->trace = arg;
+        return 0;
+    case KEY_RANKS:
+        o->ranks = (uint32_t)number(arg, 64, state);
+        return 0;
+    case KEY_STEPS:
+        o->steps = (uint32_t)number(arg, 100000, state);
+        return 0;
+    case KEY_WARMUP:
+        o->warmup = (uint32_t)number(arg, 100000, state);
+        return 0;
+    case KEY_INTERVAL:
+        o->interval = (uint32_t)number(arg, 1000, state);
+        return 0;
+    case KEY_SPIN:
+        o->is_spinning = true;
+        return 0;
+    case KEY_SCALE:
+        o->scale = real(arg, 1000, state);
+        return 0;
+    case KEY_RATIO:
+        o->ratio = real(arg, 1e6, state);
+        return 0;
+    case KEY_LINK:
+        o->link_mbit = real(arg, 1e7, state);
+        return 0;
+    case KEY_LATENCY:
+        o->latency_us = real(arg, 1e7, state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static error_t on_option(int key, char *arg, struct argp_state *state)
@@ -226,7 +326,7 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
         argp_usage(state);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return on_overlap(key, arg, state, o);
     }
 }
 
@@ -263,9 +363,9 @@ int msdu__cmd_bench(int argc, char **argv)
     static const struct argp argp = {
         .options = option_list,
         .parser = on_option,
-        .args_doc = "kernels|hooks|allreduce",
+        .args_doc = "kernels|hooks|allreduce|overlap",
         .doc = "Measure this machine; bench/README.md says what each column means."};
-    request wanted = {.entry = NULL};
+    request wanted = {.options = {.ratio = -1}};
     if (argp_parse(&argp, argc, argv, 0, NULL, &wanted) != 0 || wanted.entry == NULL) {
         return MSDU__EXIT_USAGE;
     }

@@ -29,3 +29,10 @@ if(MSDU_WITH_GLOO)
     set_target_properties(bench_gloo_whole PROPERTIES
         PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 endif()
+
+# Model profiles lie beside the command as they will after installation.
+foreach(profile resnet50 vgg16 bert-large gpt2-124m gpt2-1.5b)
+    configure_file(${PROJECT_SOURCE_DIR}/bench/profiles/${profile}.json
+        ${PROJECT_BINARY_DIR}/share/msdu/profiles/${profile}.json COPYONLY)
+    list(APPEND msdu_profiles ${PROJECT_SOURCE_DIR}/bench/profiles/${profile}.json)
+endforeach()

@@ -14,8 +14,20 @@
 typedef struct msdu__bench_options {
     const char *json;    /* file of the records; "-": standard output, the text goes to stderr */
     const char *only;    /* kernels: rows whose name holds this */
-    const char *backend; /* allreduce: backend of the sliced path */
-    bool is_smoke;       /* seconds only: does it run, are the results right? */
+    const char *backend; /* allreduce, overlap: backend of the library */
+    const char *profile; /* overlap: name or file, and all that follows to is_spinning */
+    const char *methods; /* names joined by commas */
+    const char *trace;   /* files of timelines */
+    double scale;
+    double ratio; /* communication over computation; -1: default, 0: the profile's */
+    double link_mbit;
+    double latency_us;
+    uint32_t ranks;
+    uint32_t steps;
+    uint32_t warmup;
+    uint32_t interval;
+    bool is_spinning;
+    bool is_smoke; /* seconds only: does it run, are the results right? */
     uint32_t runs;
     uint64_t bytes;     /* kernels: of one array; allreduce: the only size */
     uint32_t rate_mbit; /* allreduce: shape the link */
@@ -45,10 +57,12 @@ cJSON *msdu__bench_record(msdu__bench *bench, const char *name);
 uint64_t msdu__bench_cache_bytes(void);
 /* malloc() of pages that were written once; ends the process with a line if there are none. */
 void *msdu__bench_pages(uint64_t bytes);
+void msdu__bench_pages_free(void *pages, uint64_t bytes);
 
 /* The benches; each prints its table and adds its records. EXIT_SUCCESS or EXIT_FAILURE. */
 int msdu__bench_kernels(msdu__bench *bench);
 int msdu__bench_hooks(msdu__bench *bench);
 int msdu__bench_allreduce(msdu__bench *bench);
+int msdu__bench_overlap(msdu__bench *bench);
 
 #endif

@@ -7,6 +7,7 @@ cmake_minimum_required(VERSION 3.21)
 set(fields_kernels name gbps memcpy_gbps ratio)
 set(fields_hooks name tensor_ready_ns allocations_after_start)
 set(fields_allreduce bytes sliced_us whole_us ratio)
+set(fields_overlap profile comm_comp_ratio method step_us bound_us exposed_share link_use wrong)
 
 function(check_record bench record)
     foreach(field IN LISTS fields_${bench})

@@ -36,6 +36,16 @@ expect("${out}" "Usage: msdu info" "--json")
 run(2 info extra)
 expect("${err}" "unexpected argument 'extra'")
 
+run(2 bench nonsense)
+run(2 bench overlap --ratio x)
+expect("${err}" "'x' is not a number")
+run(1 bench overlap --methods free,nonsense)
+expect("${err}" "no method 'nonsense'")
+run(1 bench overlap --profile /nowhere.json)
+expect("${err}" "/nowhere.json: ")
+run(1 bench overlap --profile gpt2-1.5b --scale 1000)
+expect("${err}" "try --scale")
+
 run(0 info)
 expect("${out}" "msdu ${VERSION}" "instruction set" "backends" "local" "found" "divergence"
     "average" "float32" "slice_bytes" "default 1MiB; integer: 64 .. 1GiB; MSDU_SLICE_BYTES"

@@ -297,6 +297,9 @@ static bool run_rank(msdu__bench *bench, msdu__overlap_plan *plan)
         fprintf(stderr, "msdu bench: rank %d: %s\n", (int)plan->rank, msdu_last_error());
         return false;
     }
+    if (group.rank != 0) {
+        bench->options.json = NULL; /* rank 0's, which may be the same file */
+    }
     msdu__overlap_rank r = {.plan = plan, .rank = group.rank, .ranks = group.ranks};
     bool is_done = facts.ranks > 0 && allocate(&r) && run_all(bench, &r, &group, &facts);
     msdu__overlap_values_free(&r.values);

@@ -15,6 +15,7 @@
 #define DEFAULTS_WARMUP 64       /* the controller takes its time */
 #define WINDOW          8        /* steps whose mean is one value, where the interval may move */
 #define SETTINGS_BYTES  1024
+#define FRAGMENTS       8 /* of streamed rounds, where they are that long */
 
 /* --- contexts --- */
 
@@ -25,6 +26,11 @@ static double slice_bytes(const msdu__overlap_plan *plan, const msdu__overlap_me
         return (double)plan->slice_bytes;
     }
     return fmax(SLICE_LEAST, whole * fmin(1, plan->scale));
+}
+
+static uint32_t fragments_of(const msdu__overlap_plan *plan)
+{
+    return plan->interval < FRAGMENTS ? plan->interval : FRAGMENTS;
 }
 
 static void write_settings(const msdu__overlap_rank *r, char out[SETTINGS_BYTES])
@@ -39,8 +45,7 @@ static void write_settings(const msdu__overlap_rank *r, char out[SETTINGS_BYTES]
                          plan->interval);
     }
     if (m->kind == MSDU__OVERLAP_LOCAL && m->is_streamed) {
-        snprintf(out + used, SETTINGS_BYTES - (size_t)used, "fragments=%u\n",
-                 plan->interval < 8 ? plan->interval : 8);
+        snprintf(out + used, SETTINGS_BYTES - (size_t)used, "fragments=%u\n", fragments_of(plan));
     }
 }
 
@@ -199,7 +204,7 @@ static bool measure(msdu__overlap_rank *r, msdu__overlap_result *out)
         out->step_ns = stats.median;
         out->p90_ns = stats.p90;
         out->cpu_ns = (process_ns() - cpu) / steps;
-        out->bytes = (double)(bytes_sent(r) - bytes) / steps;
+        out->bytes = (double)(bytes_sent(r) - bytes) / steps; /* where rounds may change */
     }
     free(spent);
     return is_done;
@@ -214,6 +219,19 @@ static uint32_t warmup_of(const msdu__overlap_rank *r)
     return (wanted + window - 1) / window * window;
 }
 
+/* Rounds end at odd times; where all are alike, that of a step is exact. */
+static void note_bytes(const msdu__overlap_rank *r, const msdu_summary *summary,
+                       msdu__overlap_result *out)
+{
+    double round = (double)summary->bytes_sent / (double)summary->rounds;
+    if (r->method->kind == MSDU__OVERLAP_GRADIENT) {
+        out->bytes = round;
+    } else if (r->method->kind == MSDU__OVERLAP_LOCAL) {
+        uint32_t rounds = r->method->is_streamed ? fragments_of(r->plan) : 1;
+        out->bytes = round * rounds / r->plan->interval;
+    }
+}
+
 static void note_end(msdu__overlap_rank *r, msdu__overlap_result *out)
 {
     msdu_summary summary = MSDU_SUMMARY_INIT;
@@ -222,6 +240,9 @@ static void note_end(msdu__overlap_rank *r, msdu__overlap_result *out)
     if (r->ctx != NULL && msdu_summary_get(r->ctx, &summary) == MSDU_OK) {
         out->interval = (double)summary.interval_steps;
         out->wire = msdu__wire_find(summary.wire);
+        if (summary.rounds > 0) {
+            note_bytes(r, &summary, out);
+        }
     }
 }
 

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Around `msdu bench overlap`: PyTorch's DDP replays the same step, timelines hold both computing
+and slices, tables are made. Exit 77: no torch (only what needs it is skipped, with --torch).
+
+    test_overlap.py --msdu build/bin/msdu [--torch]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+SMALL = ["--profile", "bert-large", "--scale", "0.0002", "--ratio", "2", "--link-mbit", "800"]
+MSDU = ""
+
+
+def run(*command: str, **environment: str) -> str:
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100,
+                          env={**os.environ, **environment})
+    if done.returncode != 0:
+        raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def ours(folder: str, *options: str) -> list[dict[str, Any]]:
+    """Records of a short run of two ranks."""
+    path = Path(folder) / "ours.json"
+    run(MSDU, "bench", "overlap", "--smoke", "--ranks", "2", *SMALL, *options, "--json", str(path))
+    records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return records
+
+
+class Timeline(unittest.TestCase):
+    """What --trace writes, and overlap_draw.py makes of it."""
+
+    def test_holds_computing_and_slices_on_one_clock(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            records = ours(folder, "--methods", "free", "--steps", "6",
+                           "--trace", f"{folder}/t-%m-%r.json")
+            self.assertEqual([r["method"] for r in records], ["blocking", "free"])
+            merged = Path(folder) / "merged.json"
+            run(sys.executable, str(BENCH / "overlap_draw.py"), f"{folder}/t-free-1.json",
+                "--merge", str(merged))
+            events = json.loads(merged.read_text(encoding="utf-8"))
+        backward = [e for e in events if e.get("cat") == "compute" and e["name"].startswith("B ")]
+        slices = [e for e in events if e.get("cat") == "link"]
+        self.assertEqual(len(backward), 50 * len({e["args"]["step"] for e in backward}))
+        self.assertGreater(len(slices), 0)
+        # no slice is under way before the first backward pass of a layer has ended
+        first = min(e["ts"] + e["dur"] for e in backward)
+        self.assertGreaterEqual(min(e["ts"] for e in slices), first - 1)
+
+
+class Peer(unittest.TestCase):
+    """DDP over gloo."""
+
+    def test_replays_the_same_step(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            mine = ours(folder, "--methods", "blocking")[0]
+            path = Path(folder) / "ddp.json"
+            port = free_port()
+            processes = [subprocess.Popen(
+                [sys.executable, "-B", str(BENCH / "overlap_ddp.py"), *SMALL, "--steps", "3",
+                 "--warmup", "2", "--json", str(path)],
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2",
+                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                     "GLOO_SOCKET_IFNAME": "lo"}) for rank in range(2)]
+            for process in processes:
+                self.addCleanup(process.kill)
+            self.assertEqual([p.wait(100) for p in processes], [0, 0])
+            peer = json.loads(path.read_text(encoding="utf-8"))[0]
+        self.assertEqual(peer["wrong"], 0)
+        self.assertEqual(peer["bytes"], 4 * mine["parameters"])  # two ranks: each byte once
+        for field in ("compute_us", "comm_comp_ratio"):
+            self.assertAlmostEqual(peer[field] / mine[field], 1, 6)
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+class Table(unittest.TestCase):
+    """overlap_table.py without its laboratory."""
+
+    def test_has_a_row_for_each_method(self) -> None:
+        spec = importlib.util.spec_from_file_location("table", BENCH / "overlap_table.py")
+        assert spec is not None and spec.loader is not None
+        table = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(table)
+        record = {"method": "free", "step_us": 2e3, "bound_us": 1e3, "exposed_share": 0.25,
+                  "link_use": 0.5, "bytes": 3e6, "cpu_us": 100.0}
+        ddp = {**record, "method": "ddp", "step_us": 4e3, "bound_us": None}
+        text = table.table_of([record, ddp])
+        self.assertIn("| free | 2.0 | 2.000 | 0.500 | 25.0 % | 0.500 | 3.00 | 0.1 |", text)
+        self.assertIn("| ddp | 4.0 |  | 1.000 |", text)
+        self.assertAlmostEqual(table.payload_mbit(1000, 9000), 992.678, 3)
+
+
+def main() -> int:
+    """Runs the cases asked for; 77 where torch is missing."""
+    global MSDU
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--msdu", required=True)
+    parser.add_argument("--torch", action="store_true", help="only what needs torch")
+    args = parser.parse_args()
+    MSDU = args.msdu
+    if args.torch and importlib.util.find_spec("torch") is None:
+        print("skipped: no torch")
+        return 77
+    cases = [Peer] if args.torch else [Timeline, Table]
+    loader = unittest.defaultTestLoader
+    suite = unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
+    return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -128,11 +128,13 @@ static bool make_plan(const msdu__bench_options *o, msdu__overlap_plan *plan)
 /* Memory that can be had without swapping, 0 if it is not known. */
 static double memory_bytes(void)
 {
+    static const char label[] = "MemAvailable:";
     char line[128];
     double kib = 0;
     FILE *file = fopen("/proc/meminfo", "re");
     while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        if (sscanf(line, "MemAvailable: %lf", &kib) == 1) {
+        if (strncmp(line, label, strlen(label)) == 0) {
+            kib = strtod(line + strlen(label), NULL);
             break;
         }
     }
@@ -164,9 +166,10 @@ static bool allocate(msdu__overlap_rank *r)
     for (uint32_t t = 0; t < p->tensor_count; t++) {
         floats += (p->tensors[t].count + 15) / 16 * 16;
     }
-    r->gradient = calloc(p->tensor_count, sizeof(*r->gradient));
-    r->parameter = calloc(p->tensor_count, sizeof(*r->parameter));
-    r->held = calloc((size_t)p->tensor_count * MSDU__OVERLAP_SAMPLE, sizeof(*r->held));
+    size_t tensors = p->tensor_count > 0 ? p->tensor_count : 1;
+    r->gradient = calloc(tensors, sizeof(*r->gradient));
+    r->parameter = calloc(tensors, sizeof(*r->parameter));
+    r->held = calloc(tensors * MSDU__OVERLAP_SAMPLE, sizeof(*r->held));
     if (r->gradient == NULL || r->parameter == NULL || r->held == NULL ||
         !msdu__overlap_values_make(&r->values)) {
         return false;
@@ -190,7 +193,7 @@ static bool probe(const msdu__overlap_plan *plan, msdu__overlap_group *group, do
     msdu_config config;
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
     msdu_ctx *ctx = NULL;
-    double best = INFINITY;
+    double best = (double)INFINITY;
     desc.name = "probe";
     desc.count = count;
     desc.gradient = msdu__bench_pages(count * sizeof(float));

@@ -219,16 +219,16 @@ static uint32_t warmup_of(const msdu__overlap_rank *r)
     return (wanted + window - 1) / window * window;
 }
 
-/* Rounds end at odd times; where all are alike, that of a step is exact. */
+/* Rounds end at odd times. Those of gradients are alike; of fixed local steps the bytes are known.
+ */
 static void note_bytes(const msdu__overlap_rank *r, const msdu_summary *summary,
                        msdu__overlap_result *out)
 {
-    double round = (double)summary->bytes_sent / (double)summary->rounds;
     if (r->method->kind == MSDU__OVERLAP_GRADIENT) {
-        out->bytes = round;
+        out->bytes = (double)summary->bytes_sent / (double)summary->rounds;
     } else if (r->method->kind == MSDU__OVERLAP_LOCAL) {
-        uint32_t rounds = r->method->is_streamed ? fragments_of(r->plan) : 1;
-        out->bytes = round * rounds / r->plan->interval;
+        out->bytes = msdu__overlap_link_bytes(r->plan, r->ranks, r->method->wire) /
+                     (double)r->plan->interval;
     }
 }
 

@@ -30,6 +30,7 @@ static bool refuse(reader *r, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it has just been started */
     vsnprintf(r->why, r->why_bytes, format, args);
     va_end(args);
     return false;

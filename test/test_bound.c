@@ -94,7 +94,7 @@ START_TEST(latency_counts_once_behind_the_last_byte)
     /* layer 1: 30 + 70 computing, 10 bytes, 50 latency; layer 2: 40 + 30, 20 bytes, 50 */
     model m = {2, {{10, 20, 10}, {30, 40, 10}}, {1, 50}};
     ck_assert_double_eq_tol(step_of(&m), 160, TOLERANCE);
-    m.link.bytes_per_ns = INFINITY;
+    m.link.bytes_per_ns = (double)INFINITY;
     ck_assert_double_eq_tol(step_of(&m), 150, TOLERANCE);
 }
 END_TEST
@@ -176,7 +176,7 @@ static void serve(simulation *s, double until)
 static void wait_for(simulation *s, uint32_t l)
 {
     while (isinf(s->complete[l])) {
-        send(s, pick(s), INFINITY);
+        send(s, pick(s), (double)INFINITY);
     }
     serve(s, s->complete[l]);
 }

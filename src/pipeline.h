@@ -134,6 +134,7 @@ typedef struct msdu__round {
     int wire;
     bool is_gradient; /* gradient domain */
     bool is_exact;    /* parameters themselves, whatever the domain, with nothing but the mean */
+    uint64_t began_ns; /* its last step, on this rank */
 } msdu__round;
 
 /* What this rank has to say in a round; settled when the first tensor of its last step is
@@ -303,6 +304,7 @@ typedef struct msdu__pipeline {
     uint64_t backoff_ns;   /* backends that cannot notify */
     msdu__plan_item *plan_items;
     uint8_t *plan_marks;
+    uint64_t *plan_ends;
     msdu__correct_args correct_args;
 
     /* shared, under lock */

@@ -11,7 +11,8 @@
 void msdu__replan_note(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
-    uint64_t start = atomic_load(&p->step_start_ns);
+    /* not the present step's: without a barrier, a round ends when the next step is under way */
+    uint64_t start = f->round.began_ns;
     double ready = run->times.ready_ns > start ? (double)(run->times.ready_ns - start) : 0.0;
     double link = (double)(run->times.done_ns - run->times.issued_ns);
     double weight = f->opened <= 1 ? 1.0 : MSDU__SMOOTH;
@@ -34,7 +35,12 @@ static uint64_t best_plan(msdu__pipeline *p, const msdu__fragment *f, uint32_t *
         };
     }
     *present_out = msdu__plan_cost(p->plan_items, f->slice_count, window, f->plan);
-    return msdu__plan_simulate(p->plan_items, f->slice_count, window, out, p->plan_marks);
+    uint64_t best = msdu__plan_simulate(p->plan_items, f->slice_count, window, out, p->plan_marks);
+    if (p->settings.commit_tensor == 0) {
+        return best; /* all wait for the last one: only the end counts */
+    }
+    *present_out = msdu__plan_need(p->plan_items, f->slice_count, f->plan, p->plan_ends);
+    return msdu__plan_need(p->plan_items, f->slice_count, out, p->plan_ends);
 }
 
 static void send_plan(msdu__pipeline *p, msdu__fragment *f)

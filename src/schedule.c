@@ -259,6 +259,7 @@ static void open_due(msdu__pipeline *p)
                 .delay_steps = delay_of(p, f),
                 .wire = f->wire,
                 .is_gradient = p->is_gradient,
+                .began_ns = atomic_load(&p->step_start_ns),
             };
             f->voices[f->armed & 1] = voice(p);
             f->armed++;

@@ -424,6 +424,7 @@ static msdu_status place_fragments(msdu__pipeline *p)
     p->control_shares = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
     p->plan_items = msdu__start_block(p, slices * sizeof(*p->plan_items));
     p->plan_marks = msdu__start_block(p, slices);
+    p->plan_ends = msdu__start_block(p, slices * sizeof(*p->plan_ends));
     uint64_t ring = 2;
     while (ring < slices) {
         ring *= 2;
@@ -433,7 +434,7 @@ static msdu_status place_fragments(msdu__pipeline *p)
     /* every slice once a step, with room for the step after, and the owner's commands */
     uint32_t events = 2 * slices + 4 * p->fragment_count + 8;
     if (p->control_shares == NULL || p->plan_items == NULL || p->plan_marks == NULL ||
-        p->queue == NULL || !msdu__ready_init(&p->ready, events)) {
+        p->plan_ends == NULL || p->queue == NULL || !msdu__ready_init(&p->ready, events)) {
         return no_memory(p, "queues");
     }
     for (int32_t i = 0; i < p->ranks; i++) {

@@ -90,6 +90,39 @@ class Overlap(unittest.TestCase):
             self.assertGreater(self.share_under_backward(folder, "slices"), 0.5)
 
 
+class Priority(unittest.TestCase):
+    """Without a barrier, what is needed first overtakes what was ready first."""
+
+    def profile(self, folder: str) -> str:
+        """32 equal layers, of a slice each."""
+        path = Path(folder) / "equal.json"
+        layers = [{"name": f"layer{i}", "forward_us": 1000, "backward_us": 2000,
+                   "tensors": [{"name": f"tensor{i}", "count": 65536}]} for i in range(32)]
+        path.write_text(json.dumps({"format": "msdu-profile-1", "name": "equal",
+                                    "layers": layers}), encoding="utf-8")
+        return str(path)
+
+    def last_share(self, folder: str, method: str) -> float:
+        """Share of the last rounds in which the first layer's slice left last of all."""
+        events = json.loads(Path(f"{folder}/t-{method}-0.json").read_text(encoding="utf-8"))
+        slices = sorted((e for e in events if e.get("cat") == "link"), key=lambda e: e["ts"])
+        rounds: dict[int, list[str]] = {}
+        for e in slices:
+            rounds.setdefault(e["args"]["round"], []).append(e["name"])
+        late = [names for number, names in sorted(rounds.items()) if len(names) == 32][-8:]
+        return sum("tensor0" in names[-1] for names in late) / len(late)
+
+    def test_first_layer_overtakes(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            # the link takes four times as long as computing, so a queue builds up
+            run(MSDU, "bench", "overlap", "--ranks", "2", "--profile", self.profile(folder),
+                "--scale", "1", "--ratio", "4", "--bytes", "262144", "--methods",
+                "free-fifo,free", "--warmup", "40", "--steps", "16",
+                "--trace", f"{folder}/t-%m-%r.json")
+            self.assertEqual(self.last_share(folder, "free-fifo"), 1)
+            self.assertLess(self.last_share(folder, "free"), 0.5)
+
+
 class Peer(unittest.TestCase):
     """DDP over gloo."""
 
@@ -149,7 +182,7 @@ def main() -> int:
     if args.torch and importlib.util.find_spec("torch") is None:
         print("skipped: no torch")
         return 77
-    cases = [Peer] if args.torch else [Timeline, Overlap, Table]
+    cases = [Peer] if args.torch else [Timeline, Overlap, Priority, Table]
     loader = unittest.defaultTestLoader
     suite = unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
     return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1

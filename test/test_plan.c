@@ -474,6 +474,25 @@ START_TEST(orders_of_local_timing_mix_data_or_block)
 }
 END_TEST
 
+START_TEST(need_sees_what_the_end_does_not)
+{
+    /* in the slicer's order: needed last first. All ready but the last, which is needed first */
+    const msdu__plan_item items[] = {{0, 10, 3}, {0, 10, 2}, {5, 10, 1}, {15, 10, 0}};
+    const uint32_t in_order[] = {0, 1, 2, 3};
+    uint32_t best[4];
+    uint8_t marks[4];
+    uint64_t ends[4];
+
+    /* one after another: 10, 20, 30, 40, and the first layer has to wait for the very end */
+    ck_assert_uint_eq(msdu__plan_need(items, 4, in_order, ends), 40);
+    msdu__plan_simulate(items, 4, 1, best, marks);
+    ck_assert_uint_eq(msdu__plan_cost(items, 4, 1, best), msdu__plan_cost(items, 4, 1, in_order));
+    /* the second (ready first of equals: 1, 2, 3, 0): 3 at 30, 2 at 30, 1 at 30, 0 at 40 */
+    ck_assert_uint_eq(msdu__plan_need(items, 4, best, ends), (30 + 30 + 30 + 40) / 4);
+    ck_assert_uint_eq(msdu__plan_need(items, 0, best, ends), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("plan");
@@ -481,6 +500,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, plan_is_a_permutation_and_the_same_for_the_same_input);
+    tcase_add_test(tcase, need_sees_what_the_end_does_not);
     tcase_add_test(tcase, cost_of_the_simulated_order_is_its_end_and_no_order_ends_sooner);
     tcase_add_test(tcase, plan_equals_an_event_simulation_and_conserves_work);
     tcase_add_test(tcase, with_all_ready_at_once_the_order_is_by_priority_then_index);

@@ -84,6 +84,24 @@ uint64_t msdu__plan_cost(const msdu__plan_item *items, uint32_t count, uint32_t 
     return end;
 }
 
+uint64_t msdu__plan_need(const msdu__plan_item *items, uint32_t count, const uint32_t *order,
+                         uint64_t *scratch)
+{
+    uint64_t end = 0;
+    uint64_t complete = 0;
+    double sum = 0;
+
+    for (uint32_t p = 0; p < count; p++) {
+        end = serve(end, &items[order[p]]);
+        scratch[order[p]] = end;
+    }
+    for (uint32_t i = count; i-- > 0;) {
+        complete = scratch[i] > complete ? scratch[i] : complete;
+        sum += (double)complete;
+    }
+    return count > 0 ? (uint64_t)(sum / count) : 0;
+}
+
 void msdu__plan_initial(uint32_t count, uint32_t *order_out)
 {
     for (uint32_t i = 0; i < count; i++) {

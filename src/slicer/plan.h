@@ -32,6 +32,15 @@ uint64_t msdu__plan_simulate(const msdu__plan_item *items, uint32_t count, uint3
 uint64_t msdu__plan_cost(const msdu__plan_item *items, uint32_t count, uint32_t window,
                          const uint32_t *order);
 
+/*
+ * When the next forward pass has what it needs, under a given order: the mean over slices of the
+ * time at which it and all that are needed before it have ended. Every order that keeps the link
+ * busy ends at the same time; this is what priority gains. items are in the slicer's order, what is
+ * needed last first. scratch: count values.
+ */
+uint64_t msdu__plan_need(const msdu__plan_item *items, uint32_t count, const uint32_t *order,
+                         uint64_t *scratch);
+
 /* Before anything was measured: slices in the order of the slicer (backward order). */
 void msdu__plan_initial(uint32_t count, uint32_t *order_out);
 

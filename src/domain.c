@@ -158,6 +158,21 @@ static void recur(msdu__pipeline *p, uint32_t slice, const msdu__recursion_args 
     msdu__pass_run(p, &pass);
 }
 
+/* Where sums are asked for (setting reduce), a local gradient stands for what ranks with the same
+ * one would have summed up. The recursion is linear, so it may run in units of that. */
+static void sum_alone(msdu__pipeline *p, uint32_t slice, const piece *part)
+{
+    msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
+                                .dtype = p->slicing.slices[slice].dtype,
+                                .count = part->count,
+                                .announcement = part->announcement,
+                                .factor = p->ranks,
+                                .out = part->memory}};
+    if (p->settings.reduce_sum) {
+        msdu__pass_run(p, &pass);
+    }
+}
+
 static void capture_gradient(msdu__pipeline *p, uint32_t slice, const piece *part, msdu_sums *sums)
 {
     const msdu__run *run = &p->runs[slice];
@@ -196,6 +211,7 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
         capture_gradient(p, slice, part, sums);
     } else if (p->is_accumulated && !f->round.is_exact) {
         msdu__recursion_args args = recursion_args(p);
+        sum_alone(p, slice, part);
         msdu_pass data = {.kind = MSDU_PASS_DRIFT, .in = part->memory, .out = buf, .sums = sums};
         recur(p, slice, &args, data, part);
     } else {
@@ -367,6 +383,7 @@ void msdu__domain_local(msdu__pipeline *p, uint32_t slice)
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
+        sum_alone(p, slice, &part);
         msdu_pass data = {.kind = MSDU_PASS_LOCAL, .out = part.memory};
         recur(p, slice, &args, data, &part);
         at += part.count;

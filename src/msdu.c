@@ -316,12 +316,13 @@ msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void
         return fail_null("ctx");
     }
     msdu__pipeline *p = &ctx->pipeline;
-    msdu_status status = check_wait(p, id, what);
+    bool is_alone = (unsigned)what == (MSDU_GRADIENT | MSDU_ALONE);
+    msdu_status status = is_alone ? check_open(p) : check_wait(p, id, what);
     if (status == MSDU_OK) {
         status = check_device(p);
     }
     if (status == MSDU_OK) {
-        status = msdu__schedule_wait(p, id, (uint32_t)what);
+        status = is_alone ? wait_alone(p, id, false) : msdu__schedule_wait(p, id, (uint32_t)what);
     }
     msdu_status led = is_given(status) ? p->device->before(p->comm, stream, 0) : MSDU_OK;
     return led == MSDU_OK ? status : led;

@@ -5,7 +5,10 @@
  * comes right behind the first phase of slice k + lag - 1, the control message of a round right
  * behind its last first phase, and the all-gathers that are then left behind that. The lag lets a
  * slice be reduced while others travel; it is half the window, so that slots are left for these.
- * Without the capability everything may leave at once: lanes are in order each for itself.
+ * Where tensors are given out alone (commit = tensor) a trainer may wait for one before it
+ * announces the next, so nothing of a slice comes behind the next one: there is no lag, and the
+ * control message leaves last. Without the capability everything may leave at once: lanes are in
+ * order each for itself.
  */
 #include "pipeline.h"
 
@@ -16,12 +19,15 @@ static bool has_single_order(const msdu__pipeline *p)
 
 static uint64_t lag_of(const msdu__pipeline *p)
 {
-    return ((uint64_t)p->settings.window + 1) / 2;
+    return p->settings.commit_tensor ? 1 : ((uint64_t)p->settings.window + 1) / 2;
 }
 
 /* All-gathers of a round that come before its control message. */
 static uint64_t gathers_before_control(const msdu__pipeline *p, const msdu__fragment *f)
 {
+    if (p->settings.commit_tensor) {
+        return f->slice_count;
+    }
     return f->slice_count > lag_of(p) ? f->slice_count - lag_of(p) : 0;
 }
 

@@ -172,6 +172,17 @@ static uint64_t ring_bytes(const msdu__pipeline *p, uint64_t bytes)
     return 2 * bytes * (ranks - 1) / ranks;
 }
 
+/*
+ * Gradients of a device that are given out one by one, with nothing that is decided from how long
+ * they took: then all of a slice's way is launched at once, and no owner waits for the network.
+ */
+static uint32_t flags_of(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    bool is_timed = p->settings.domain != MSDU__DOMAIN_GRADIENT || p->interval_args.fixed_wire < 0;
+    bool is_chained = p->device != NULL && p->settings.commit_tensor && f->round.is_gradient;
+    return is_chained && !is_timed ? MSDU_OP_CHAINED : 0;
+}
+
 static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
@@ -182,6 +193,7 @@ static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t sl
         .dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32,
         .count = cut->count,
         .recv = msdu__domain_buffer(p, f, slice),
+        .flags = flags_of(p, f),
     };
     if (p->runs[slice].has_residual && msdu__voice_of(f)->weight > 0) {
         bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
@@ -232,6 +244,7 @@ static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t
         .send = slot->send,
         .recv = slot->received,
         .shares = slot->share_bytes,
+        .flags = flags_of(p, f),
     };
     /* all other owners' shares once, then the own share to every other rank */
     run->times.bytes =
@@ -304,6 +317,7 @@ static bool start_gather(msdu__pipeline *p, uint32_t slice)
         .send = slot->send + own,
         .recv = slot->send,
         .shares = slot->share_bytes,
+        .flags = flags_of(p, fragment_at(p, slice)),
     };
     uint32_t lane = (uint32_t)p->settings.lanes + run->times.lane;
     msdu_status status = msdu__pipeline_start(p, &op, lane, &run->req);

@@ -38,6 +38,13 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
                           "device",
                           d->name);
     }
+    bool is_half = d->dtype == MSDU_FLOAT16 || d->dtype == MSDU_BFLOAT16;
+    if (is_half && p->settings.reduce_sum && p->settings.domain == MSDU__DOMAIN_ACCUMULATED) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "tensor '%s': sums of 16-bit gradients do not go with local steps in the "
+                          "accumulated domain",
+                          d->name);
+    }
     uintptr_t places = (uintptr_t)d->parameter | (uintptr_t)d->gradient;
     if (places % msdu__dtype_bytes(d->dtype) != 0) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': memory is not aligned to its elements",

@@ -24,7 +24,7 @@ typedef struct pin {
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
     {SIZE(msdu_config, 480)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 248)},
-    {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 64)},
+    {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},
 };
 
@@ -143,7 +143,7 @@ static const pin op_fields[] = {
     {FIELD(msdu_op, size, 0)},    {FIELD(msdu_op, kind, 8)},   {FIELD(msdu_op, dtype, 12)},
     {FIELD(msdu_op, lane, 16)},   {FIELD(msdu_op, place, 20)}, {FIELD(msdu_op, sequence, 24)},
     {FIELD(msdu_op, count, 32)},  {FIELD(msdu_op, send, 40)},  {FIELD(msdu_op, recv, 48)},
-    {FIELD(msdu_op, shares, 56)},
+    {FIELD(msdu_op, shares, 56)}, {FIELD(msdu_op, flags, 64)}, {FIELD(msdu_op, reserved, 68)},
 };
 
 static const pin backend_fields[] = {

@@ -61,6 +61,14 @@ typedef enum msdu_op_kind {
     MSDU_OP_BROADCAST = 3, /* count bytes at recv, from rank 0 */
 } msdu_op_kind;
 
+/*
+ * In msdu_op.flags, a wish about memory of a device: test() may say MSDU_OK as soon as the
+ * operation was launched. What the library runs, starts or leads after that comes behind it on the
+ * device, and send and recv stay borrowed until then. What fails later is the answer of a later
+ * call.
+ */
+#define MSDU_OP_CHAINED 1U
+
 /* One collective operation; send, recv and shares stay borrowed until it ended. */
 typedef struct msdu_op {
     size_t size;       /* sizeof(msdu_op) of the library */
@@ -73,6 +81,8 @@ typedef struct msdu_op {
     const void *send;  /* alltoall, allgather */
     void *recv;
     const uint64_t *shares; /* alltoall, allgather: bytes by rank; zero is allowed */
+    uint32_t flags;         /* MSDU_OP_* */
+    uint32_t reserved;      /* zero */
 } msdu_op;
 
 /* test() need not be polled: the backend calls host->notify() whenever an operation ends. */

@@ -389,7 +389,9 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_ready_on(msdu_ctx *ctx, uint32_
 
 /*
  * As msdu_tensor_wait(), for memory of a device: what `stream` is given from here on comes behind
- * the library's work on the tensor. Blocks only until that work was launched.
+ * the library's work on the tensor. Blocks only until that work was launched. With commit = tensor,
+ * domain = gradient and a wire that is given no launch waits for the network, so the host runs
+ * ahead of the device, by a step at most.
  *
  * Returns as msdu_tensor_wait(); ERR_UNSUPPORTED (tensors of the host), ERR_BACKEND.
  */

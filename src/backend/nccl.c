@@ -21,6 +21,7 @@
 
 #define BYE_NS    UINT64_C(700000000) /* close() waits this long for the others */
 #define GRACE_NS  UINT64_C(500000000)
+#define CHAIN     256 /* operations that may be chained before prints are lost; a guess */
 #define ID_KEY    "nccl id"
 #define TEXT(x)   #x
 #define NUMBER(x) TEXT(x)
@@ -49,10 +50,15 @@ static uint32_t print_of(const msdu_comm *comm, const msdu_op *op)
     return (uint32_t)(hash ^ (hash >> 32)) | 1U;
 }
 
+static uint64_t print_slots(const msdu_comm *comm)
+{
+    return (uint64_t)comm->host->requests + CHAIN;
+}
+
 static void note_start(msdu_comm *comm, const msdu_op *op)
 {
     msdu__nccl_lane *lane = &comm->lanes[op->lane];
-    uint64_t slots = (uint64_t)comm->host->requests + 1;
+    uint64_t slots = print_slots(comm);
     atomic_store(&lane->prints[op->sequence % slots], (op->sequence << 32) | print_of(comm, op));
     atomic_store(&lane->started, op->sequence + 1);
 }
@@ -64,7 +70,7 @@ static uint64_t progress(void *user, uint32_t lane, uint64_t sequence, uint32_t 
     if (lane >= comm->host->lanes) {
         return 0;
     }
-    uint64_t slots = (uint64_t)comm->host->requests + 1;
+    uint64_t slots = print_slots(comm);
     uint64_t mark = atomic_load(&comm->lanes[lane].prints[sequence % slots]);
     if (mark != 0 && (mark >> 32) == (sequence & UINT32_MAX)) {
         *print_out = (uint32_t)mark;
@@ -128,9 +134,20 @@ static msdu_status make_streams(msdu_comm *comm)
     return MSDU_OK;
 }
 
+static msdu_status prepare_request(msdu_comm *comm, msdu_req *req)
+{
+    req->shares = calloc((size_t)comm->host->ranks, sizeof(*req->shares));
+    if (req->shares == NULL) {
+        return comm->host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
+    }
+    MSDU__CUDA(comm, cudaEventCreateWithFlags(&req->done, cudaEventDisableTiming));
+    return MSDU_OK;
+}
+
 static msdu_status make_requests(msdu_comm *comm)
 {
     const msdu_host *host = comm->host;
+    msdu_status status = MSDU_OK;
     comm->reqs = calloc(host->requests, sizeof(*comm->reqs));
     comm->lanes = calloc(host->lanes, sizeof(*comm->lanes));
     if (comm->reqs == NULL || comm->lanes == NULL) {
@@ -138,16 +155,15 @@ static msdu_status make_requests(msdu_comm *comm)
     }
     for (uint32_t i = 0; i < host->requests; i++) {
         msdu_req *req = &comm->reqs[i];
-        req->shares = calloc((size_t)host->ranks, sizeof(*req->shares));
-        if (req->shares == NULL) {
-            return host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
+        status = prepare_request(comm, req);
+        if (status != MSDU_OK) {
+            return status;
         }
-        MSDU__CUDA(comm, cudaEventCreateWithFlags(&req->done, cudaEventDisableTiming));
         req->next = comm->free;
         comm->free = req;
     }
     for (uint32_t i = 0; i < host->lanes; i++) {
-        comm->lanes[i].prints = calloc((size_t)host->requests + 1, sizeof(_Atomic uint64_t));
+        comm->lanes[i].prints = calloc(print_slots(comm), sizeof(_Atomic uint64_t));
         if (comm->lanes[i].prints == NULL) {
             return host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
         }
@@ -246,6 +262,12 @@ static void free_comm(msdu_comm *comm)
     for (uint32_t i = 0; comm->reqs != NULL && i < comm->host->requests; i++) {
         free_request(&comm->reqs[i]);
     }
+    while (comm->more != NULL) {
+        msdu_req *req = comm->more;
+        comm->more = req->next_more;
+        free_request(req);
+        free(req);
+    }
     for (uint32_t i = 0; comm->lanes != NULL && i < comm->host->lanes; i++) {
         free(comm->lanes[i].prints);
     }
@@ -301,9 +323,33 @@ static msdu_status nccl_open(const msdu_host *host, msdu_comm **comm_out)
     return MSDU_OK;
 }
 
+/* Chained operations at the front that have ended are free again. Under `lock`. */
+static void reap(msdu_comm *comm)
+{
+    while (comm->oldest != NULL && comm->oldest->is_let_go &&
+           cudaEventQuery(comm->oldest->done) == cudaSuccess) {
+        msdu_req *req = comm->oldest;
+        comm->oldest = req->next;
+        comm->newest = comm->oldest == NULL ? NULL : comm->newest;
+        comm->front_ns = msdu__nccl_now();
+        req->next = comm->free;
+        comm->free = req;
+    }
+}
+
+bool msdu__nccl_has_chain(msdu_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->lock);
+    reap(comm);
+    bool has = comm->oldest != NULL && comm->oldest->is_let_go;
+    (void)pthread_mutex_unlock(&comm->lock);
+    return has;
+}
+
 static bool is_idle(msdu_comm *comm)
 {
     (void)pthread_mutex_lock(&comm->lock);
+    reap(comm);
     bool is = comm->oldest == NULL;
     (void)pthread_mutex_unlock(&comm->lock);
     return is;
@@ -341,16 +387,34 @@ static msdu_status run_op(msdu_comm *comm, msdu_req *req)
     return MSDU_OK;
 }
 
+/* What is chained may be more than was agreed, up to what a step has: made when first needed. */
+static msdu_req *make_more(msdu_comm *comm)
+{
+    msdu_req *req = calloc(1, sizeof(*req));
+    if (req == NULL || prepare_request(comm, req) != MSDU_OK) {
+        (void)(req != NULL && (free_request(req), true));
+        free(req);
+        return NULL;
+    }
+    (void)pthread_mutex_lock(&comm->lock);
+    req->next_more = comm->more;
+    comm->more = req;
+    (void)pthread_mutex_unlock(&comm->lock);
+    return req;
+}
+
 static msdu_req *take_request(msdu_comm *comm)
 {
     (void)pthread_mutex_lock(&comm->lock);
+    reap(comm);
     msdu_req *req = comm->free;
+    bool may_make = comm->oldest != NULL && comm->oldest->is_let_go;
     if (req != NULL) {
         comm->free = req->next;
         req->next = NULL;
     }
     (void)pthread_mutex_unlock(&comm->lock);
-    return req;
+    return req == NULL && may_make ? make_more(comm) : req;
 }
 
 static void append(msdu_comm *comm, msdu_req *req)
@@ -410,6 +474,7 @@ static msdu_status nccl_start(msdu_comm *comm, const msdu_op *op, msdu_req **req
         return comm->host->fail(MSDU_ERR_STATE, "nccl: more operations in flight than agreed");
     }
     req->op = *op;
+    req->is_let_go = false;
     if (op->shares != NULL) {
         memcpy(req->shares, op->shares, (size_t)comm->host->ranks * sizeof(*req->shares));
         req->op.shares = req->shares;
@@ -430,7 +495,7 @@ static msdu_status nccl_start(msdu_comm *comm, const msdu_op *op, msdu_req **req
 }
 
 /* An error of NCCL's own, such as a connection that broke. */
-static msdu_status look_for_error(msdu_comm *comm)
+msdu_status msdu__nccl_look(msdu_comm *comm)
 {
     ncclResult_t result = ncclSuccess;
     if (comm->nccl != NULL && ncclCommGetAsyncError(comm->nccl, &result) == ncclSuccess &&
@@ -440,10 +505,35 @@ static msdu_status look_for_error(msdu_comm *comm)
     return msdu__nccl_fail(comm, "an operation", ncclGetErrorString(result));
 }
 
+static msdu_status lead_late(msdu_comm *comm, const msdu_req *req)
+{
+    MSDU__CUDA(comm, cudaStreamWaitEvent(comm->late, req->done, 0));
+    MSDU__CUDA(comm, cudaEventRecord(comm->late_end, comm->late));
+    return MSDU_OK;
+}
+
+/* Whatever comes now waits for late passes, and these for the operation: nothing else has to. The
+ * request stays in line, for the hub to see whether it ends. */
+static msdu_status let_go(msdu_comm *comm, msdu_req *req)
+{
+    (void)cudaSetDevice(comm->device);
+    (void)pthread_mutex_lock(&comm->launch);
+    msdu_status status = lead_late(comm, req);
+    (void)pthread_mutex_unlock(&comm->launch);
+    (void)pthread_mutex_lock(&comm->lock);
+    req->is_let_go = true;
+    (void)pthread_mutex_unlock(&comm->lock);
+    return status;
+}
+
 static msdu_status nccl_test(msdu_comm *comm, msdu_req *req)
 {
     /* before the event: what ends because the communicator was aborted has not ended well */
-    msdu_status status = look_for_error(comm);
+    msdu_status status = msdu__nccl_look(comm);
+    if (status == MSDU_OK && (req->op.flags & MSDU_OP_CHAINED) != 0 &&
+        req->op.place == MSDU_PLACE_DEVICE) {
+        return let_go(comm, req);
+    }
     cudaError_t error = status == MSDU_OK ? cudaEventQuery(req->done) : cudaSuccess;
     if (error == cudaErrorNotReady) {
         return MSDU_IN_PROGRESS;

@@ -122,7 +122,9 @@ static msdu_status reached(msdu_comm *comm, uint64_t number)
     }
     cudaError_t error = cudaEventQuery(comm->marks[number % MSDU__NCCL_MARKS]);
     if (error == cudaErrorNotReady) {
-        return MSDU_IN_PROGRESS;
+        /* passes may wait for an operation that will not end and that nobody asks for */
+        msdu_status status = msdu__nccl_has_chain(comm) ? msdu__nccl_look(comm) : MSDU_OK;
+        return status == MSDU_OK ? MSDU_IN_PROGRESS : status;
     }
     MSDU__CUDA(comm, error);
     return MSDU_OK;

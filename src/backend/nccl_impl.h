@@ -26,7 +26,9 @@ struct msdu_req {
     unsigned char *staging;
     uint64_t staged_bytes;
     uint64_t *shares;      /* copy of op.shares */
+    bool is_let_go;        /* the library has its answer already (MSDU_OP_CHAINED) */
     struct msdu_req *next; /* free, or in flight behind this one */
+    struct msdu_req *next_more;
 };
 
 /* What a lane was given, for the hub. */
@@ -67,6 +69,7 @@ struct msdu_comm {
     _Atomic bool is_failing; /* the hub said so, or a call failed */
     pthread_mutex_t lock;
     msdu_req *reqs;
+    msdu_req *more; /* made since, for what is chained */
     msdu_req *free;
     msdu_req *oldest; /* in flight, in order of starting */
     msdu_req *newest;
@@ -83,6 +86,11 @@ msdu_status msdu__nccl_check(msdu_comm *comm);
 /* End the communicator, within a second; what it was doing ends, too. */
 void msdu__nccl_end(msdu_comm *comm);
 uint64_t msdu__nccl_now(void);
+
+/* nccl.c: what NCCL or the group have to say that no operation's event tells. */
+msdu_status msdu__nccl_look(msdu_comm *comm);
+/* Is a chained operation under way? */
+bool msdu__nccl_has_chain(msdu_comm *comm);
 
 /* A call of CUDA or NCCL inside a function that returns a status. */
 #define MSDU__CUDA(comm, call)                                                                     \

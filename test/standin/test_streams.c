@@ -3,13 +3,18 @@
  * Training that never waits for the device: gradients are computed, and parameters updated, by work
  * on a stream of the trainer's, which the library's streams follow and lead by events. Against the
  * same training on the host. Over a stand-in for NCCL and CUDA.
+ *
+ * Jobs "alone" wait for each gradient before they announce the next; "held" ones besides keep the
+ * device from beginning with a step until all of it was enqueued.
  */
 #include <check.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cuda_runtime_api.h>
 #include <msdu/msdu.h>
@@ -33,11 +38,12 @@ typedef struct job {
 } job;
 
 typedef struct trainer {
-    const char *const *settings; /* domain, overlap, wire, interval steps */
+    const char *const *settings; /* domain, overlap, wire, interval steps, order, reduce */
     const char *rendezvous;
     bool is_device;
     int rank;
     cudaStream_t stream;
+    _Atomic int opened; /* steps that the device may begin with */
     msdu_ctx *ctx;
     float *w[TENSORS];
     float *g[TENSORS];
@@ -60,6 +66,19 @@ static void update(void *argument)
     const job *j = argument;
     for (int i = 0; i < COUNT; i++) {
         j->w[i] -= LR * j->g[i];
+    }
+}
+
+typedef struct gate {
+    _Atomic int *opened;
+    int step;
+} gate;
+
+static void pass_gate(void *argument)
+{
+    const gate *g = argument;
+    while (atomic_load(g->opened) <= g->step) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     }
 }
 
@@ -119,6 +138,25 @@ static bool take_step(trainer *t, int step)
     return is_ok(t, msdu_step(t->ctx));
 }
 
+/* One after another, as a trainer does that reduces gradients by itself. */
+static bool take_step_alone(trainer *t, int step)
+{
+    const msdu_what what = (msdu_what)(MSDU_GRADIENT | MSDU_ALONE);
+    bool is_held = t->is_device && strcmp(t->settings[4], "held") == 0;
+    bool is_well = true;
+    if (is_held) {
+        gate g = {&t->opened, step};
+        (void)standin_launch(t->stream, pass_gate, &g, sizeof(g));
+    }
+    for (int k = 0; k < TENSORS && is_well; k++) {
+        work(t, compute, step, k);
+        is_well = ready(t, k, MSDU_GRADIENT) && wait_for(t, k, what);
+        work(t, update, step, k);
+    }
+    atomic_store(&t->opened, step + 1);
+    return is_well && is_ok(t, msdu_step(t->ctx));
+}
+
 static bool create(trainer *t)
 {
     msdu_config config = MSDU_SIZED(msdu_config);
@@ -141,6 +179,11 @@ static bool create(trainer *t)
     config.warmup_steps = 2;
     config.slice_bytes = 1024;
     config.wire_block = 64;
+    if (strcmp(t->settings[4], "late") != 0) {
+        config.commit = "tensor";
+        config.reduce = t->settings[5];
+        config.settings = "fuse_bytes = 0\n";
+    }
     return is_ok(t, msdu_create(&config, &t->ctx));
 }
 
@@ -154,6 +197,7 @@ static bool start(trainer *t)
         desc.parameter = t->w[k];
         desc.gradient = t->g[k];
         desc.count = COUNT;
+        desc.priority = -k;
         desc.place = t->is_device ? MSDU_PLACE_DEVICE : MSDU_PLACE_HOST;
         if (!is_ok(t, msdu_tensor_add(t->ctx, &desc, NULL))) {
             return false;
@@ -165,9 +209,10 @@ static bool start(trainer *t)
 static void *train(void *argument)
 {
     trainer *t = argument;
+    bool is_alone = strcmp(t->settings[4], "late") != 0;
     bool is_well = create(t) && start(t);
     for (int step = 0; is_well && step < STEPS; step++) {
-        is_well = take_step(t, step);
+        is_well = is_alone ? take_step_alone(t, step) : take_step(t, step);
     }
     /* the last update is still on its way */
     (void)cudaStreamSynchronize(t->stream);
@@ -213,16 +258,20 @@ static void run(trainer *all, const char *const *settings, bool is_device)
     ranks_place_end(rendezvous);
 }
 
-static const char *const jobs[][4] = {
-    {"gradient", "backward", "float32", "1"},
-    {"gradient", "backward", "int4", "1"},
-    {"gradient", "blocking", "bfloat16", "1"},
-    {"parameter", "backward", "float32", "4"},
-    {"parameter", "delayed", "int8", "4"},
-    {"parameter", "streamed", "float32", "6"},
-    {"auto", "auto", "float32", "4"},
-    {"parameter", "blocking", "ternary", "3"},
-    {"accumulated", "backward", "float32", "3"},
+static const char *const jobs[][6] = {
+    {"gradient", "backward", "float32", "1", "late", "mean"},
+    {"gradient", "backward", "int4", "1", "late", "mean"},
+    {"gradient", "blocking", "bfloat16", "1", "late", "mean"},
+    {"parameter", "backward", "float32", "4", "late", "mean"},
+    {"parameter", "delayed", "int8", "4", "late", "mean"},
+    {"parameter", "streamed", "float32", "6", "late", "mean"},
+    {"auto", "auto", "float32", "4", "late", "mean"},
+    {"parameter", "blocking", "ternary", "3", "late", "mean"},
+    {"accumulated", "backward", "float32", "3", "late", "mean"},
+    {"gradient", "backward", "float32", "1", "held", "mean"},
+    {"gradient", "backward", "int4", "1", "held", "sum"},
+    {"accumulated", "backward", "float32", "3", "alone", "mean"},
+    {"accumulated", "backward", "int8", "3", "alone", "sum"},
 };
 #define JOBS ((int)(sizeof(jobs) / sizeof(jobs[0])))
 

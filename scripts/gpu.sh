@@ -3,7 +3,7 @@
 # Everything that needs a GPU, in one call on a machine that has one:
 #     scripts/gpu.sh [folder with NCCL's include and lib]
 # Builds the module nccl, runs its conformance suite with several ranks on the one GPU, the same
-# under compute-sanitizer where there is one, and the speed of passes; results go to
+# under compute-sanitizer where there is one, and the speed of passes, PyTorch DDP under `msdu run`; results go to
 # bench/results/gpu-*.json, with a line for each case: passed, failed, or why it did not run.
 # Several ranks on a GPU: each process says that it is a host of its own (NCCL_HOSTID) and talks over
 # sockets on lo. NCCL does not promise that this works, so every case has a time limit.
@@ -69,6 +69,18 @@ else
 fi
 if run_case passes "$build/bin/gpu_passes" nccl 256; then
     cp "$build/passes.log" "$results/gpu-passes.json"
+fi
+
+# PyTorch's own DDP over NCCL, as its author runs it and under `msdu run`: the same data, so float32
+# has the same losses, and the default is near them and says what it took.
+if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    run_case ddp_plain scripts/gpu_ddp.sh
+    MSDU_WIRE=float32 run_case ddp_float32 scripts/gpu_ddp.sh "$build/bin/msdu" run --
+    run_case ddp_int4 scripts/gpu_ddp.sh "$build/bin/msdu" run --
+    run_case ddp_compare python3 scripts/gpu_ddp.py compare \
+        "$build/ddp_plain.log" "$build/ddp_float32.log" "$build/ddp_int4.log"
+else
+    note ddp "no PyTorch with CUDA here" 0
 fi
 
 {

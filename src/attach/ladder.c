@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the real MPI functions behind ours, and the module that knows their types. */
+/* Finds the real functions behind ours, and the modules that know their types. */
 #include "ladder.h"
 
 #include <dlfcn.h>
@@ -34,12 +34,12 @@ static void *as_address(msdu__function function)
 }
 
 /* The profiling name of a C function: "PMPI_Allreduce"; Fortran's are sought as they are. */
-static void *sought(void *handle, const char *name)
+static void *sought(const msdu__shelf *shelf, void *handle, const char *name)
 {
     char profiling[64];
     void *address = NULL;
-    if (strncmp(name, "MPI_", 4) == 0) {
-        (void)snprintf(profiling, sizeof(profiling), "P%s", name);
+    if (strncmp(name, shelf->prefix, strlen(shelf->prefix)) == 0) {
+        (void)snprintf(profiling, sizeof(profiling), "%c%s", shelf->profiling, name);
         address = dlsym(handle, profiling);
     }
     bool is_global = handle == RTLD_DEFAULT;
@@ -47,49 +47,69 @@ static void *sought(void *handle, const char *name)
 }
 
 /* In a library that is loaded already, and in what it needs. Its count is given back: a library
- * that the trainer unloads takes its MPI with it. */
-static void *sought_in(const char *file, int flags, const char *name)
+ * that the trainer unloads takes its own with it. */
+static void *sought_in(const msdu__shelf *shelf, const char *file, int flags, const char *name)
 {
     void *handle = file == NULL ? NULL : dlopen(file, RTLD_LAZY | flags);
-    void *address = handle == NULL ? NULL : sought(handle, name);
+    void *address = handle == NULL ? NULL : sought(shelf, handle, name);
     if (handle != NULL && (flags & RTLD_NOLOAD) != 0) {
         (void)dlclose(handle);
     }
     return address;
 }
 
-static bool is_own(void *address)
-{
-    Dl_info found;
-    Dl_info own;
-    return address != NULL && dladdr(address, &found) != 0 &&
-           dladdr((const void *)&module_lock, &own) != 0 && found.dli_fbase == own.dli_fbase;
-}
-
-static void *climb(const char *name, const void *caller)
+const void *msdu__ladder_base(const void *address)
 {
     Dl_info info;
-    void *address = sought(RTLD_DEFAULT, name);
+    return address != NULL && dladdr(address, &info) != 0 ? info.dli_fbase : NULL;
+}
+
+const void *msdu__ladder_base_of(msdu__function function)
+{
+    return msdu__ladder_base(as_address(function));
+}
+
+static bool is_own(const void *address)
+{
+    return address != NULL &&
+           msdu__ladder_base(address) == msdu__ladder_base((const void *)&module_lock);
+}
+
+msdu__function msdu__ladder_climb(const msdu__shelf *shelf, const char *name, const void *caller)
+{
+    Dl_info info;
+    void *address = sought(shelf, RTLD_DEFAULT, name);
     if (address == NULL || is_own(address)) {
         address = dlsym(RTLD_NEXT, name);
     }
     if (address == NULL && dladdr(caller, &info) != 0) {
-        address = sought_in(info.dli_fname, RTLD_NOLOAD, name);
+        address = sought_in(shelf, info.dli_fname, RTLD_NOLOAD, name);
+        address = is_own(address) ? NULL : address;
     }
-    for (size_t i = 0; address == NULL && i < FAMILIES; i++) {
-        address = sought_in(msdu__mpi_soname(families[i]), RTLD_NOLOAD, name);
+    for (size_t i = 0; address == NULL && shelf->sonames[i] != NULL; i++) {
+        address = sought_in(shelf, shelf->sonames[i], RTLD_NOLOAD, name);
     }
     if (address == NULL) {
-        address = sought_in(getenv("MSDU_ATTACH_LIBRARY"), 0, name);
+        address = sought_in(shelf, getenv(shelf->variable), 0, name);
     }
-    return is_own(address) ? NULL : address;
+    return as_function(is_own(address) ? NULL : address);
+}
+
+static msdu__function climb(const char *name, const void *caller)
+{
+    const char *sonames[FAMILIES + 1] = {NULL};
+    for (size_t i = 0; i < FAMILIES; i++) {
+        sonames[i] = msdu__mpi_soname(families[i]);
+    }
+    const msdu__shelf shelf = {"MPI_", 'P', sonames, "MSDU_ATTACH_LIBRARY"};
+    return msdu__ladder_climb(&shelf, name, caller);
 }
 
 msdu__function msdu__ladder_find(msdu__real *real, const void *caller)
 {
     msdu__function found = atomic_load_explicit(&real->found, memory_order_acquire);
     if (found == NULL) {
-        found = as_function(climb(real->name, caller));
+        found = climb(real->name, caller);
         if (found == NULL) {
             (void)fprintf(stderr,
                           "msdu: %s is called, but no MPI library that has it is loaded; "
@@ -126,25 +146,38 @@ static const char *family_of(msdu__function function)
     return NULL;
 }
 
-static void *open_beside(const char *family)
+static void *open_in(const char *folder, int length, const char *name)
 {
-    static const char *const folders[] = {"", "/msdu"};
     char path[PATH_MAX];
+    int bytes = snprintf(path, sizeof(path), "%.*s/%s.so", length, folder, name);
+    return bytes < 0 || (size_t)bytes >= sizeof(path)
+               ? NULL
+               : dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+}
+
+static void *open_beside(const char *name)
+{
+    char installed[64];
     Dl_info info;
-    if (dladdr((const void *)&module_lock, &info) == 0 || info.dli_fname == NULL) {
-        return NULL;
+    const char *other = getenv("MSDU_MODULE_PATH");
+    void *handle = other == NULL ? NULL : open_in(other, (int)strcspn(other, ":"), name);
+    if (handle == NULL && dladdr((const void *)&module_lock, &info) != 0 &&
+        info.dli_fname != NULL) {
+        const char *slash = strrchr(info.dli_fname, '/');
+        int length = slash == NULL ? 0 : (int)(slash - info.dli_fname);
+        (void)snprintf(installed, sizeof(installed), "msdu/%s", name);
+        handle = open_in(info.dli_fname, length, installed);
+        handle = handle == NULL ? open_in(info.dli_fname, length, name) : handle;
     }
-    const char *slash = strrchr(info.dli_fname, '/');
-    int length = slash == NULL ? 0 : (int)(slash - info.dli_fname);
-    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
-        (void)snprintf(path, sizeof(path), "%.*s%s/msdu_attach_%s.so", length, info.dli_fname,
-                       folders[i], family);
-        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        if (handle != NULL) {
-            return handle;
-        }
-    }
-    return NULL;
+    return handle;
+}
+
+const void *msdu__ladder_beside(const char *name, const char *symbol, const char **why_out)
+{
+    void *handle = open_beside(name);
+    const void *found = handle == NULL ? NULL : dlsym(handle, symbol);
+    *why_out = found == NULL ? dlerror() : NULL;
+    return found;
 }
 
 static const msdu__attach *load(msdu__function function)
@@ -155,12 +188,13 @@ static const msdu__attach *load(msdu__function function)
                               "libmpich.so.12; it is passed through\n");
         return NULL;
     }
-    void *handle = open_beside(family);
-    const msdu__attach *found = handle == NULL ? NULL : dlsym(handle, MSDU_ATTACH_SYMBOL);
+    char name[64];
+    const char *why = NULL;
+    (void)snprintf(name, sizeof(name), "msdu_attach_%s", family);
+    const msdu__attach *found = msdu__ladder_beside(name, MSDU_ATTACH_SYMBOL, &why);
     if (found == NULL || found->size < sizeof(*found)) {
-        const char *why = handle == NULL ? dlerror() : "its table is not complete";
         (void)fprintf(stderr, "msdu: no module for %s (%s); MPI is passed through\n", family,
-                      why == NULL ? "?" : why);
+                      why == NULL ? "its table is not complete" : why);
         return NULL;
     }
     return found;

@@ -68,8 +68,12 @@ PRELOAD int MPI_Finalize(void)
 PRELOAD void msdu_attach_meet(void)
 {
     const msdu__attach *attach = msdu__ladder_loaded();
+    const msdu__attach_nccl *nccl = msdu__nccl_loaded();
     if (attach != NULL) {
         attach->meet();
+    }
+    if (nccl != NULL) {
+        nccl->meet();
     }
 }
 
@@ -77,8 +81,12 @@ PRELOAD void msdu_attach_meet(void)
 PRELOAD void msdu_attach_lr(double lr)
 {
     const msdu__attach *attach = msdu__ladder_loaded();
+    const msdu__attach_nccl *nccl = msdu__nccl_loaded();
     if (attach != NULL) {
         attach->set_lr(lr);
+    }
+    if (nccl != NULL) {
+        nccl->set_lr(lr);
     }
 }
 

@@ -4,6 +4,7 @@
 #define MSDU_PRELOAD_H
 
 #include "ladder.h"
+#include "nccl_table.h"
 
 #define ERR_OTHER 15 /* a failure, by MPICH's name; any code but 0 is one */
 
@@ -21,6 +22,18 @@ bool msdu__is_on(void);
 
 /* The module, if this call comes from the trainer. */
 const msdu__attach *msdu__module_for(msdu__function real);
+
+/* NCCL's module if it was loaded already. */
+const msdu__attach_nccl *msdu__nccl_loaded(void);
+
+/* As NCCL declares them, with handles and enumerations as integers. */
+int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, uintptr_t comm,
+                  uintptr_t stream);
+int ncclGroupStart(void);
+int ncclGroupEnd(void);
+int ncclCommFinalize(uintptr_t comm);
+int ncclCommDestroy(uintptr_t comm);
+int ncclCommAbort(uintptr_t comm);
 
 /* As MPI declares them, with handles as integers. */
 int MPI_Init(int *argc, char ***argv);

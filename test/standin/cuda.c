@@ -111,26 +111,47 @@ cudaError_t cudaFreeHost(void *memory)
     return release(memory, false);
 }
 
-/* --- events: the latest record, and how many were reached --- */
+/* --- events: an event is its latest record; who waits, waits for the one of that time --- */
+
+typedef struct record {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_reached;
+    int holders; /* the event, and work that names the record */
+} record;
 
 struct CUevent_st {
     pthread_mutex_t lock;
-    pthread_cond_t changed;
-    uint64_t recorded;
-    uint64_t reached;
-    int holders; /* the program, and work that names the event */
+    record *latest; /* NULL: none yet */
 };
 
-static void event_let_go(cudaEvent_t event)
+static void record_let_go(record *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&r->lock);
+    int left = --r->holders;
+    pthread_mutex_unlock(&r->lock);
+    if (left == 0) {
+        pthread_cond_destroy(&r->changed);
+        pthread_mutex_destroy(&r->lock);
+        free(r);
+    }
+}
+
+/* Held once more; NULL: none. */
+static record *record_of(cudaEvent_t event)
 {
     pthread_mutex_lock(&event->lock);
-    int left = --event->holders;
-    pthread_mutex_unlock(&event->lock);
-    if (left == 0) {
-        pthread_cond_destroy(&event->changed);
-        pthread_mutex_destroy(&event->lock);
-        free(event);
+    record *r = event->latest;
+    if (r != NULL) {
+        pthread_mutex_lock(&r->lock);
+        r->holders++;
+        pthread_mutex_unlock(&r->lock);
     }
+    pthread_mutex_unlock(&event->lock);
+    return r;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
@@ -141,23 +162,28 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
         return cudaErrorMemoryAllocation;
     }
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->changed, NULL);
-    e->holders = 1;
     *event = e;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    event_let_go(event);
+    record_let_go(event->latest);
+    pthread_mutex_destroy(&event->lock);
+    free(event);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    pthread_mutex_lock(&event->lock);
-    bool is_done = event->reached >= event->recorded;
-    pthread_mutex_unlock(&event->lock);
+    record *r = record_of(event);
+    bool is_done = true;
+    if (r != NULL) {
+        pthread_mutex_lock(&r->lock);
+        is_done = r->is_reached;
+        pthread_mutex_unlock(&r->lock);
+    }
+    record_let_go(r);
     return is_done ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -165,6 +191,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 typedef struct work {
     struct work *next;
+    size_t bytes;
     void (*function)(void *);
     _Alignas(16) unsigned char argument[];
 } work;
@@ -178,6 +205,13 @@ struct CUstream_st {
     uint64_t given;
     uint64_t done;
     bool is_ending;
+    cudaGraph_t graph; /* what is given is kept there and not done */
+};
+
+/* What was captured, in order; the same thing is launched. */
+struct CUgraph_st {
+    work *first;
+    work **last;
 };
 
 static void nap(uint64_t *random)
@@ -258,9 +292,16 @@ cudaError_t standin_launch(cudaStream_t stream, void (*function)(void *), const 
         return cudaErrorMemoryAllocation;
     }
     w->next = NULL;
+    w->bytes = bytes;
     w->function = function;
     memcpy(w->argument, argument, bytes);
     pthread_mutex_lock(&s->lock);
+    if (s->graph != NULL) {
+        *s->graph->last = w;
+        s->graph->last = &w->next;
+        pthread_mutex_unlock(&s->lock);
+        return cudaSuccess;
+    }
     *s->last = w;
     s->last = &w->next;
     s->given++;
@@ -309,51 +350,127 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
-typedef struct point {
-    cudaEvent_t event;
-    uint64_t count;
-} point;
+cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+    return stream_make(stream);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    cudaStream_t s = stream_of(stream);
+    pthread_mutex_lock(&s->lock);
+    bool is_done = s->done == s->given;
+    pthread_mutex_unlock(&s->lock);
+    return is_done ? cudaSuccess : cudaErrorNotReady;
+}
+
+/* --- graphs: a list of work --- */
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    cudaStream_t s = stream_of(stream);
+    pthread_mutex_lock(&s->lock);
+    *status = s->graph == NULL ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
+    pthread_mutex_unlock(&s->lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    cudaGraph_t graph = calloc(1, sizeof(*graph));
+    (void)mode;
+    if (graph == NULL || stream == NULL || stream->graph != NULL) {
+        free(graph);
+        return cudaErrorInvalidValue;
+    }
+    graph->last = &graph->first;
+    pthread_mutex_lock(&stream->lock);
+    stream->graph = graph;
+    pthread_mutex_unlock(&stream->lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    pthread_mutex_lock(&stream->lock);
+    *graph = stream->graph;
+    stream->graph = NULL;
+    pthread_mutex_unlock(&stream->lock);
+    return *graph == NULL ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+    (void)flags;
+    *exec = graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    cudaError_t error = cudaSuccess;
+    for (const work *w = exec->first; w != NULL && error == cudaSuccess; w = w->next) {
+        error = standin_launch(stream, w->function, w->argument, w->bytes);
+    }
+    return error;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    while (graph->first != NULL) {
+        work *w = graph->first;
+        graph->first = w->next;
+        free(w);
+    }
+    free(graph);
+    return cudaSuccess;
+}
 
 static void reach(void *argument)
 {
-    const point *p = argument;
-    pthread_mutex_lock(&p->event->lock);
-    p->event->reached = p->count > p->event->reached ? p->count : p->event->reached;
-    pthread_cond_broadcast(&p->event->changed);
-    pthread_mutex_unlock(&p->event->lock);
-    event_let_go(p->event);
+    record *r = *(record **)argument;
+    pthread_mutex_lock(&r->lock);
+    r->is_reached = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    record_let_go(r);
 }
 
 static void wait_for(void *argument)
 {
-    const point *p = argument;
-    pthread_mutex_lock(&p->event->lock);
-    while (p->event->reached < p->count) {
-        pthread_cond_wait(&p->event->changed, &p->event->lock);
+    record *r = *(record **)argument;
+    pthread_mutex_lock(&r->lock);
+    while (!r->is_reached) {
+        pthread_cond_wait(&r->changed, &r->lock);
     }
-    pthread_mutex_unlock(&p->event->lock);
-    event_let_go(p->event);
+    pthread_mutex_unlock(&r->lock);
+    record_let_go(r);
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    point p = {.event = event};
+    record *r = calloc(1, sizeof(*r));
+    if (r == NULL) {
+        return cudaErrorMemoryAllocation;
+    }
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    r->holders = 2;
     pthread_mutex_lock(&event->lock);
-    p.count = ++event->recorded;
-    event->holders++;
+    record *before = event->latest;
+    event->latest = r;
     pthread_mutex_unlock(&event->lock);
-    return standin_launch(stream, reach, &p, sizeof(p));
+    record_let_go(before);
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression): the pointer is what is handed over */
+    return standin_launch(stream, reach, &r, sizeof(r));
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
-    point p = {.event = event};
+    record *r = record_of(event);
     (void)flags;
-    pthread_mutex_lock(&event->lock);
-    p.count = event->recorded;
-    event->holders++;
-    pthread_mutex_unlock(&event->lock);
-    return standin_launch(stream, wait_for, &p, sizeof(p));
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression): the pointer is what is handed over */
+    return r == NULL ? cudaSuccess : standin_launch(stream, wait_for, &r, sizeof(r));
 }
 
 /* --- work --- */

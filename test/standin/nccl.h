@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * STAND-IN, not NCCL: the few declarations that the module nccl uses, over shared memory between
- * processes or threads. Names and values follow NCCL's public documentation.
+ * STAND-IN, not NCCL: the few declarations that the modules and the tests' trainers use, over
+ * shared memory between processes or threads. Names and values follow NCCL's public documentation.
  */
 #ifndef STANDIN_NCCL_H
 #define STANDIN_NCCL_H
@@ -34,8 +34,8 @@ typedef enum {
     ncclInProgress = 7,
 } ncclResult_t;
 
-typedef enum { ncclInt8 = 0, ncclFloat32 = 7, ncclFloat64 = 8 } ncclDataType_t;
-typedef enum { ncclSum = 0 } ncclRedOp_t;
+typedef enum { ncclInt8 = 0, ncclInt32 = 2, ncclFloat32 = 7, ncclFloat64 = 8 } ncclDataType_t;
+typedef enum { ncclSum = 0, ncclMax = 2, ncclAvg = 4 } ncclRedOp_t;
 
 typedef struct ncclConfig {
     size_t size;
@@ -53,6 +53,10 @@ ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config);
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank);
+ncclResult_t ncclCommCount(ncclComm_t comm, int *count);
+ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank);
+ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);

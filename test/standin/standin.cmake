@@ -5,7 +5,7 @@
 set(standin ${CMAKE_CURRENT_SOURCE_DIR}/standin)
 set(backend ${PROJECT_SOURCE_DIR}/src/backend)
 
-add_library(msdu_standin SHARED ${standin}/cuda.c ${standin}/nccl.c)
+add_library(msdu_standin SHARED ${standin}/cuda.c ${standin}/nccl.c ${standin}/nccl_comm.c)
 target_include_directories(msdu_standin PUBLIC ${standin})
 target_link_libraries(msdu_standin PRIVATE msdu_flags Threads::Threads rt)
 
@@ -46,4 +46,36 @@ if(TARGET gpu_passes)
     msdu_register_test(gpu_passes gpu_passes nccl_standin 1)
     set_property(TEST gpu_passes APPEND PROPERTY ENVIRONMENT
         MSDU_MODULE_PATH=${PROJECT_BINARY_DIR}/test/standin)
+endif()
+
+# What is preloaded, over the same stand-in: a trainer that links it and nothing of this project.
+get_property(msdu_attach_nccl_sources GLOBAL PROPERTY MSDU_ATTACH_NCCL_SOURCES)
+add_library(msdu_attach_nccl_standin MODULE ${msdu_attach_nccl_sources})
+set_target_properties(msdu_attach_nccl_standin PROPERTIES PREFIX "" OUTPUT_NAME msdu_attach_nccl
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test/standin)
+target_compile_definitions(msdu_attach_nccl_standin PRIVATE MSDU__NCCL_NAME="nccl_standin")
+target_link_libraries(msdu_attach_nccl_standin PRIVATE
+    msdu_flags msdu_no_undefined msdu::msdu msdu_standin Threads::Threads ${CMAKE_DL_LIBS})
+add_executable(attach_nccl_trainer attach_nccl_trainer.c)
+target_link_libraries(attach_nccl_trainer PRIVATE
+    msdu_flags msdu_standin Threads::Threads m ${CMAKE_DL_LIBS})
+add_library(attach_nccl_late MODULE attach_nccl_trainer.c)
+target_compile_definitions(attach_nccl_late PRIVATE main=late_main)
+target_link_libraries(attach_nccl_late PRIVATE
+    msdu_flags msdu_standin Threads::Threads m ${CMAKE_DL_LIBS})
+add_executable(attach_nccl_loader attach_nccl_loader.c)
+target_link_libraries(attach_nccl_loader PRIVATE msdu_flags ${CMAKE_DL_LIBS})
+set_target_properties(attach_nccl_trainer attach_nccl_late attach_nccl_loader PROPERTIES PREFIX ""
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
+find_package(Python3 QUIET COMPONENTS Interpreter)
+if(Python3_FOUND AND TARGET msdu_command)
+    foreach(case Exact Narrow Ways Local Changes Hostile Loading)
+        string(TOLOWER attach_nccl_${case} name)
+        msdu_register_test(${name} ${Python3_EXECUTABLE} -B
+            ${CMAKE_CURRENT_SOURCE_DIR}/test_attach_nccl.py --msdu $<TARGET_FILE:msdu_command>
+            --programs ${PROJECT_BINARY_DIR}/test ${case})
+        set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
+            ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0)
+    endforeach()
 endif()

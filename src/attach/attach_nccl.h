@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of NCCL's attach module share. */
+#ifndef MSDU_ATTACH_NCCL_H
+#define MSDU_ATTACH_NCCL_H
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <pthread.h>
+
+#include <msdu/msdu.h>
+
+#include "engine_device.h"
+#include "nccl_table.h"
+#include "recognize.h"
+#include "settings.h"
+
+enum {
+    MSDU__KIND_FLOAT32 = 1, /* sums */
+    MSDU__KIND_FLOAT64 = 2,
+    MSDU__KIND_MEANS = 2, /* more than that, for means */
+    MSDU__KIND_OTHER = 16,
+};
+
+/* Why a reduction was left to NCCL. */
+enum {
+    MSDU__PASSED_TYPE = 0,
+    MSDU__PASSED_SMALL = 1,
+    MSDU__PASSED_DENIED = 2,
+    MSDU__PASSED_UNKNOWN = 3,
+    MSDU__PASSED_PLAIN = 4,
+    MSDU__PASSED_CAPTURED = 5,
+    MSDU__PASSED_REASONS = 6,
+};
+
+/* An NCCL of the trainer's; its communicators are known to no other. */
+typedef struct msdu__nccl_library {
+    const void *base;
+    ncclResult_t (*count)(ncclComm_t comm, int *count);
+    ncclResult_t (*rank)(ncclComm_t comm, int *rank);
+    ncclResult_t (*device)(ncclComm_t comm, int *device);
+    ncclResult_t (*async_error)(ncclComm_t comm, ncclResult_t *result);
+    ncclResult_t (*group_start)(void);
+    ncclResult_t (*group_end)(void);
+} msdu__nccl_library;
+
+/* nccl_library.c: that of a call; one thread at a time. NULL: functions are missing, or there are
+ * too many libraries. */
+const msdu__nccl_library *msdu__nccl_library_of(const msdu__nccl_call *call);
+
+#define MSDU__SUM_ROOM    96 /* numbers that ranks may add up at once */
+#define MSDU__TRACKS_MOST 64 /* communicators in a group that agree at once */
+#define MSDU__PLACE_BYTES 256
+
+/* One communicator. */
+typedef struct msdu__track {
+    pthread_mutex_t lock; /* of all below */
+    uintptr_t comm;
+    const msdu__nccl_library *library;
+    msdu__nccl_reduce_fn reduce; /* the real one */
+    int rank;
+    int ranks;
+    int device;
+    cudaStream_t stream; /* where the trainer reduced last */
+    bool is_left_alone;  /* one rank, or not to be asked who it is */
+    bool is_plain;       /* passed through on purpose, or because there is no engine */
+    bool is_taking;      /* the present step began after the engine */
+    bool has_strayed;
+    bool has_failed;
+    msdu__call seen; /* what broke the pattern last */
+    char why[256];   /* has_failed */
+    msdu__recognizer recognizer;
+    msdu__device_engine engine; /* ctx NULL: none */
+    double *pinned;             /* MSDU__SUM_ROOM numbers, or NULL */
+    double *staging;
+    cudaEvent_t summed;
+    bool is_stuck;                  /* a sum did not end: its memory is still NCCL's */
+    char folder[MSDU__PLACE_BYTES]; /* rank 0: made for the engine; "": none */
+    uint64_t candidates;
+    uint64_t taken;
+    uint64_t passed[MSDU__PASSED_REASONS];
+    msdu_summary summary; /* of the last engine */
+    bool has_summary;
+    struct msdu__track *next; /* tracks_lock */
+} msdu__track;
+
+/* track.c: engines begin, for all communicators of a group at once; break; end. */
+void msdu__track_begin(msdu__track *const *tracks, size_t track_count);
+void msdu__track_break(msdu__track *track, const msdu__call *seen);
+void msdu__track_stray(msdu__track *track, const msdu__call *seen);
+/* Finish, and tell what happened; once. how: msdu__nccl_end */
+void msdu__track_end(msdu__track *track, int how);
+/* A failure of the engine: said once; NCCL's code for it. */
+int msdu__track_fail(msdu__track *track, msdu_status status);
+
+/* talk.c: what ranks agree upon under way, over the trainer's own communicators. Each adds `count`
+ * numbers of its own to those of the others; false: not within limit_ms. All at once in a group,
+ * because one thread may be several ranks. */
+bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
+                    double (*values)[MSDU__SUM_ROOM], uint64_t limit_ms);
+/* Where an engine's ranks meet: rank 0 tells the others. Texts of MSDU__PLACE_BYTES. hosts: the sum
+ * of what msdu__talk_host() says. */
+bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret);
+/* What is equal on ranks that share a machine and its files. */
+double msdu__talk_host(void);
+void msdu__talk_close(msdu__track *track);
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ranks agree upon under way, as sums of float64 on the trainer's own communicator and stream:
+ * whole numbers below 2^53 are exact.
+ */
+#include "attach_nccl.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAUSE_NS     50000L
+#define TURNS_PER_MS 20
+#define SECRET_HEX   32 /* digits */
+#define URL_MOST     (MSDU__PLACE_BYTES - 4)
+
+static void pause_shortly(void)
+{
+    const struct timespec span = {.tv_nsec = PAUSE_NS};
+    (void)nanosleep(&span, NULL);
+}
+
+/* --- sums --- */
+
+static bool make_room(msdu__track *track)
+{
+    const size_t bytes = MSDU__SUM_ROOM * sizeof(double);
+    if (track->pinned == NULL) {
+        void *pinned = NULL;
+        void *staging = NULL;
+        bool is_good =
+            cudaHostAlloc(&pinned, bytes, cudaHostAllocPortable) == cudaSuccess &&
+            cudaMalloc(&staging, bytes) == cudaSuccess &&
+            cudaEventCreateWithFlags(&track->summed, cudaEventDisableTiming) == cudaSuccess;
+        track->pinned = pinned;
+        track->staging = staging;
+        return is_good;
+    }
+    return track->summed != NULL;
+}
+
+void msdu__talk_close(msdu__track *track)
+{
+    if (track->is_stuck) {
+        return; /* NCCL may still write there */
+    }
+    if (track->summed != NULL) {
+        (void)cudaEventDestroy(track->summed);
+    }
+    (void)cudaFreeHost(track->pinned);
+    (void)cudaFree(track->staging);
+    track->summed = NULL;
+    track->pinned = track->staging = NULL;
+}
+
+static bool is_taken(ncclResult_t result)
+{
+    return result == ncclSuccess || result == ncclInProgress;
+}
+
+/* A nonblocking communicator has launched what it was given. */
+static bool settle(const msdu__track *track, uint64_t limit_ms)
+{
+    ncclResult_t result = ncclInProgress;
+    for (uint64_t turn = 0; turn < limit_ms * TURNS_PER_MS; turn++) {
+        if (track->library->async_error((ncclComm_t)track->comm, &result) != ncclSuccess ||
+            result != ncclInProgress) {
+            break;
+        }
+        pause_shortly();
+    }
+    return result == ncclSuccess;
+}
+
+static bool wait_for(const msdu__track *track, uint64_t limit_ms)
+{
+    cudaError_t error = cudaErrorNotReady;
+    for (uint64_t turn = 0; turn < limit_ms * TURNS_PER_MS && error == cudaErrorNotReady; turn++) {
+        error = cudaEventQuery(track->summed);
+        if (error == cudaErrorNotReady) {
+            pause_shortly();
+        }
+    }
+    return error == cudaSuccess;
+}
+
+static bool give(msdu__track *track, const double *values)
+{
+    const size_t bytes = MSDU__SUM_ROOM * sizeof(double);
+    memcpy(track->pinned, values, bytes);
+    if (cudaMemcpyAsync(track->staging, track->pinned, bytes, cudaMemcpyHostToDevice,
+                        track->stream) != cudaSuccess) {
+        return false;
+    }
+    int code = track->reduce(track->staging, track->staging, MSDU__SUM_ROOM, (int)ncclFloat64,
+                             (int)ncclSum, track->comm, (uintptr_t)track->stream);
+    return is_taken((ncclResult_t)code);
+}
+
+static bool take(msdu__track *track, double *values, uint64_t limit_ms)
+{
+    const size_t bytes = MSDU__SUM_ROOM * sizeof(double);
+    bool is_good = settle(track, limit_ms) &&
+                   cudaMemcpyAsync(track->pinned, track->staging, bytes, cudaMemcpyDeviceToHost,
+                                   track->stream) == cudaSuccess &&
+                   cudaEventRecord(track->summed, track->stream) == cudaSuccess &&
+                   wait_for(track, limit_ms);
+    if (is_good) {
+        memcpy(values, track->pinned, bytes);
+    }
+    track->is_stuck = track->is_stuck || !is_good;
+    return is_good;
+}
+
+bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
+                    double (*values)[MSDU__SUM_ROOM], uint64_t limit_ms)
+{
+    bool is_good = true;
+    for (size_t i = 0; i < track_count; i++) {
+        (void)cudaSetDevice(tracks[i]->device);
+        /* what the trainer gave it last, which the trainer has not asked about yet */
+        is_good = make_room(tracks[i]) && settle(tracks[i], limit_ms) && is_good;
+    }
+    if (!is_good) {
+        return false;
+    }
+    is_good = is_taken(tracks[0]->library->group_start());
+    for (size_t i = 0; i < track_count; i++) {
+        (void)cudaSetDevice(tracks[i]->device);
+        is_good = give(tracks[i], values[i]) && is_good;
+    }
+    is_good = is_taken(tracks[0]->library->group_end()) && is_good;
+    for (size_t i = 0; i < track_count; i++) {
+        (void)cudaSetDevice(tracks[i]->device);
+        is_good = is_good && take(tracks[i], values[i], limit_ms);
+    }
+    return is_good;
+}
+
+/* --- where to meet --- */
+
+static uint32_t hash(uint32_t seed, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        seed = (seed ^ (unsigned char)*text) * 16777619U;
+    }
+    return seed;
+}
+
+double msdu__talk_host(void)
+{
+    char name[256] = "";
+    char files[256] = "";
+    (void)gethostname(name, sizeof(name) - 1);
+    (void)!readlink("/proc/self/ns/mnt", files, sizeof(files) - 1);
+    return hash(hash(2166136261U, name), files);
+}
+
+/* The first address that other hosts may reach, on the interface that is asked for. */
+static bool find_address(char *text, size_t bytes)
+{
+    struct ifaddrs *all = NULL;
+    const char *wanted = getenv("MSDU_INTERFACE");
+    bool is_found = false;
+    wanted = wanted != NULL ? wanted : getenv("NCCL_SOCKET_IFNAME");
+    if (getifaddrs(&all) != 0) {
+        return false;
+    }
+    for (const struct ifaddrs *at = all; at != NULL && !is_found; at = at->ifa_next) {
+        bool is_named = wanted != NULL && strncmp(at->ifa_name, wanted, strlen(wanted)) == 0;
+        bool is_outside = (at->ifa_flags & IFF_UP) != 0 &&
+                          (wanted != NULL ? is_named : (at->ifa_flags & IFF_LOOPBACK) == 0);
+        if (at->ifa_addr != NULL && at->ifa_addr->sa_family == AF_INET && is_outside) {
+            const struct sockaddr_in *address = (const void *)at->ifa_addr;
+            is_found = inet_ntop(AF_INET, &address->sin_addr, text, (socklen_t)bytes) != NULL;
+        }
+    }
+    freeifaddrs(all);
+    return is_found;
+}
+
+/* A port that is free now; another program could take it before the hub does. */
+static int find_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof(address);
+    int handle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int port = 0;
+    if (handle >= 0 && bind(handle, (const void *)&address, sizeof(address)) == 0 &&
+        getsockname(handle, (void *)&address, &bytes) == 0) {
+        port = ntohs(address.sin_port);
+    }
+    if (handle >= 0) {
+        (void)close(handle);
+    }
+    return port;
+}
+
+/* Rank 0: a folder of its own where all ranks share files, else an address. "": none */
+static void choose_place(bool is_one_host, char *url)
+{
+    char address[INET_ADDRSTRLEN];
+    const char *folder = getenv("TMPDIR");
+    url[0] = '\0';
+    if (is_one_host) {
+        (void)snprintf(url, URL_MOST, "file://%s/msdu_nccl_XXXXXX",
+                       folder != NULL && folder[0] == '/' ? folder : "/tmp");
+        if (mkdtemp(url + strlen("file://")) == NULL) {
+            url[0] = '\0';
+        }
+    } else if (find_address(address, sizeof(address))) {
+        (void)snprintf(url, URL_MOST, "tcp://%s:%d", address, find_port());
+    }
+}
+
+static void choose_secret(char *secret)
+{
+    unsigned char bytes[SECRET_HEX / 2] = {0};
+    (void)!getrandom(bytes, sizeof(bytes), 0);
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        (void)snprintf(secret + 2 * i, 3, "%02x", (unsigned)bytes[i]);
+    }
+}
+
+static void pack(double *values, size_t count, const char *text)
+{
+    size_t length = strlen(text);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t four = 0;
+        for (size_t k = 0; k < 4; k++) {
+            size_t at = 4 * i + k;
+            four = four << 8 | (at < length ? (unsigned char)text[at] : 0U);
+        }
+        values[i] = four;
+    }
+}
+
+static void unpack(const double *values, size_t count, char *text)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t four = (uint32_t)values[i];
+        for (size_t k = 0; k < 4; k++) {
+            text[4 * i + k] = (char)(four >> (24 - 8 * k) & 0xffU);
+        }
+    }
+    text[4 * count] = '\0';
+}
+
+bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret)
+{
+    double values[1][MSDU__SUM_ROOM] = {{0}};
+    const size_t secret_count = SECRET_HEX / 4;
+    const size_t url_count = MSDU__PLACE_BYTES / 4 - 1;
+    if (track->rank == 0) {
+        choose_place(hosts == msdu__talk_host() * track->ranks, url);
+        choose_secret(secret);
+        pack(values[0], secret_count, secret);
+        pack(values[0] + secret_count, url_count, url);
+    }
+    uint64_t limit_ms = msdu__attach_number("MSDU_DEADLINE_MS", 60000);
+    if (!msdu__talk_sum(&track, 1, values, limit_ms)) {
+        return false;
+    }
+    unpack(values[0], secret_count, secret);
+    unpack(values[0] + secret_count, url_count, url);
+    return url[0] != '\0';
+}

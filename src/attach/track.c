@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of an NCCL communicator's engine: begin, break, end, and what is told of it. */
+#include "attach_nccl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MSDU__NCCL_NAME
+#define MSDU__NCCL_NAME "nccl" /* the tests build it once more, over a stand-in */
+#endif
+
+#define SCHEME       "file://"
+#define PAUSE_NS     1000000L
+#define ABORT_PAUSES 700 /* until what is under way has ended */
+
+static uint64_t deadline_ms(void)
+{
+    return msdu__attach_number("MSDU_DEADLINE_MS", 60000);
+}
+
+/* --- begin --- */
+
+/* Kinds of sums and of means do not share a context. */
+static const char *refusal(const msdu__recognizer *r)
+{
+    for (uint32_t i = 1; i < r->tensor_count; i++) {
+        if ((r->tensors[i].kind > MSDU__KIND_MEANS) != (r->tensors[0].kind > MSDU__KIND_MEANS)) {
+            return "some gradients are summed up, others averaged";
+        }
+    }
+    return NULL;
+}
+
+static msdu_status open_engine(msdu__track *track, double hosts)
+{
+    char url[MSDU__PLACE_BYTES] = "";
+    char secret[MSDU__PLACE_BYTES] = "";
+    char job[48];
+    if (!msdu__talk_place(track, hosts, url, secret)) {
+        return MSDU_ERR_BACKEND;
+    }
+    if (track->rank == 0 && strncmp(url, SCHEME, strlen(SCHEME)) == 0) {
+        (void)snprintf(track->folder, sizeof(track->folder), "%s", url + strlen(SCHEME));
+    }
+    (void)snprintf(job, sizeof(job), "nccl-%.16s", secret);
+    const msdu__device_place place = {
+        .backend = MSDU__NCCL_NAME,
+        .url = url,
+        .job = job,
+        .secret = secret,
+        .rank = track->rank,
+        .ranks = track->ranks,
+        .is_mean = track->recognizer.tensors[0].kind > MSDU__KIND_MEANS,
+    };
+    return msdu__device_open(&track->engine, &track->recognizer, &place);
+}
+
+static void close_engine(msdu__track *track)
+{
+    msdu__device_close(&track->engine);
+    track->is_taking = false;
+    if (track->folder[0] != '\0') {
+        (void)rmdir(track->folder);
+        track->folder[0] = '\0';
+    }
+}
+
+static void refuse(msdu__track *track, const char *why)
+{
+    track->is_plain = true;
+    if (why != NULL || track->rank == 0) {
+        (void)fprintf(stderr,
+                      "msdu: rank %d: not attached, all reductions are passed through: %s\n",
+                      track->rank, why != NULL && *why != '\0' ? why : "another rank could not");
+    }
+    if (track->engine.ctx != NULL) {
+        close_engine(track);
+    }
+}
+
+static void tell_begin(const msdu__track *track)
+{
+    const msdu__recognizer *r = &track->recognizer;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < r->tensor_count; i++) {
+        elements += r->tensors[i].count;
+    }
+    if (track->rank == 0 && msdu__attach_is_loud()) {
+        (void)fprintf(stderr,
+                      "msdu: gradients recognized: %u reductions a step, %" PRIu64
+                      " elements, on an NCCL communicator of %d ranks; domain %s\n",
+                      r->tensor_count, elements, track->ranks,
+                      track->engine.is_accumulated ? "accumulated" : "gradient");
+    }
+}
+
+/* All ranks said that they can. */
+static void begin(msdu__track *track, double hosts)
+{
+    double failed[1][MSDU__SUM_ROOM] = {{0}};
+    char why[256] = "";
+    bool is_good = open_engine(track, hosts) == MSDU_OK;
+    if (!is_good) {
+        (void)snprintf(why, sizeof(why), "%s", msdu_last_error());
+    }
+    failed[0][0] = is_good ? 0 : 1;
+    if (!msdu__talk_sum(&track, 1, failed, deadline_ms()) || failed[0][0] > 0) {
+        refuse(track, is_good ? NULL : why);
+        return;
+    }
+    /* Ranks that took local steps are joined by the same tensors only, so these are waited for. */
+    track->recognizer.is_patient = track->engine.is_accumulated;
+    /* the present step is NCCL's own */
+    track->engine.steps_before = (track->candidates - 1) / track->recognizer.tensor_count + 1;
+    track->is_taking = false;
+    tell_begin(track);
+}
+
+void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
+{
+    static const char several[] = "one thread reduces over several communicators in a group";
+    double(*values)[MSDU__SUM_ROOM] = calloc(track_count, sizeof(*values));
+    if (values == NULL) {
+        return; /* the others tell that this rank did not come */
+    }
+    for (size_t i = 0; i < track_count; i++) {
+        bool is_good = track_count == 1 && refusal(&tracks[i]->recognizer) == NULL;
+        values[i][0] = is_good ? 0 : 1;
+        values[i][1] = msdu__talk_host();
+    }
+    bool has_met = msdu__talk_sum(tracks, track_count, values, deadline_ms());
+    for (size_t i = 0; i < track_count; i++) {
+        const char *why = track_count > 1 ? several : refusal(&tracks[i]->recognizer);
+        if (!has_met) {
+            refuse(tracks[i], "ranks did not meet within the deadline");
+        } else if (values[i][0] > 0) {
+            refuse(tracks[i], why);
+        } else {
+            begin(tracks[i], values[i][1]);
+        }
+    }
+    free(values);
+}
+
+/* --- break --- */
+
+static void keep_summary(msdu__track *track)
+{
+    track->summary = (msdu_summary)MSDU_SUMMARY_INIT;
+    track->has_summary = msdu_summary_get(track->engine.ctx, &track->summary) == MSDU_OK;
+}
+
+/* Zeros take part in the sums of a step that no trainer will see. */
+static msdu_status fill_step(msdu__track *track)
+{
+    msdu__device_engine *engine = &track->engine;
+    msdu_status status = MSDU_OK;
+    while (status == MSDU_OK && engine->announced > 0) {
+        uint32_t at = engine->announced;
+        size_t bytes = engine->counts[at] * sizeof(double);
+        void *zeros = NULL;
+        if (cudaMalloc(&zeros, bytes) != cudaSuccess) {
+            return MSDU_ERR_NO_MEMORY;
+        }
+        (void)cudaMemsetAsync(zeros, 0, bytes, track->stream);
+        status = msdu__device_start(engine, at, zeros, track->stream);
+        status = status == MSDU_OK ? msdu__device_wait(engine, at, track->stream) : status;
+        (void)cudaStreamSynchronize(track->stream);
+        (void)cudaFree(zeros);
+    }
+    return status;
+}
+
+static msdu_status finish(msdu__track *track)
+{
+    msdu_status status = fill_step(track);
+    return status == MSDU_OK ? msdu_finish(track->engine.ctx) : status;
+}
+
+static void fail_with(msdu__track *track, const char *text)
+{
+    track->has_failed = true;
+    (void)snprintf(track->why, sizeof(track->why), "%s", text);
+    (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, track->why);
+}
+
+int msdu__track_fail(msdu__track *track, msdu_status status)
+{
+    if (status != MSDU_OK && !track->has_failed) {
+        fail_with(track, msdu_last_error());
+    }
+    return status == MSDU_OK && !track->has_failed ? MSDU__NCCL_SUCCESS : MSDU__NCCL_REMOTE_ERROR;
+}
+
+/* All ranks see the change at the same call, or one of them reduces something else. */
+static bool is_seen_by_all(msdu__track *track)
+{
+    double values[1][MSDU__SUM_ROOM] = {{0}};
+    /* sooner than the others, who only see that this rank is late */
+    return msdu__talk_sum(&track, 1, values, deadline_ms() / 2);
+}
+
+void msdu__track_break(msdu__track *track, const msdu__call *seen)
+{
+    char text[256];
+    track->is_plain = false;
+    if (track->engine.ctx == NULL) {
+        return;
+    }
+    if (!is_seen_by_all(track)) {
+        (void)snprintf(text, sizeof(text),
+                       "a reduction of %" PRIu64 " elements came where another was due, and not "
+                       "all ranks differ so",
+                       seen->count);
+        fail_with(track, text);
+        close_engine(track);
+        return;
+    }
+    bool is_local = track->engine.is_accumulated;
+    uint64_t steps = track->engine.steps;
+    msdu_status status = finish(track);
+    if (track->rank == 0 || status != MSDU_OK) {
+        (void)fprintf(stderr,
+                      "msdu: rank %d: the pattern of reductions changed after %" PRIu64
+                      " steps: one of %" PRIu64 " elements came unexpectedly; %s\n",
+                      track->rank, steps, seen->count,
+                      is_local ? "ranks that took local steps cannot be joined by it"
+                               : "passing through, and learning anew");
+    }
+    keep_summary(track);
+    close_engine(track);
+    if (is_local) {
+        fail_with(track, "the pattern of reductions changed under local steps; use "
+                         "MSDU_DOMAIN=gradient, or name the gradients by MSDU_ATTACH_ALLOW and "
+                         "MSDU_ATTACH_TENSORS");
+    }
+}
+
+void msdu__track_stray(msdu__track *track, const msdu__call *seen)
+{
+    if (!track->has_strayed && track->rank == 0) {
+        (void)fprintf(stderr,
+                      "msdu: rank 0: the pattern of reductions changed after %" PRIu64
+                      " steps: one of %" PRIu64 " elements, and what is like it, is passed "
+                      "through; local steps go on for the others\n",
+                      track->engine.steps, seen->count);
+    }
+    track->has_strayed = true;
+}
+
+/* --- end --- */
+
+static void tell_passed(const msdu__track *track)
+{
+    static const char *const reasons[MSDU__PASSED_REASONS] = {
+        "not a sum or mean of float32 (float64 with local steps)",
+        "small (MSDU_ATTACH_MIN_BYTES)",
+        "denied by a list",
+        "while learning, or in no pattern",
+        "gradients, exact as they are",
+        "captured in a CUDA graph"};
+    (void)fprintf(stderr, "msdu: passed through:");
+    const char *comma = " ";
+    for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
+        if (track->passed[i] > 0) {
+            (void)fprintf(stderr, "%s%" PRIu64 " %s", comma, track->passed[i], reasons[i]);
+            comma = ", ";
+        }
+    }
+    (void)fprintf(stderr, "%s\n", comma[0] == ' ' ? " nothing" : "");
+}
+
+static void tell(const msdu__track *track)
+{
+    const msdu_summary *s = &track->summary;
+    (void)fprintf(
+        stderr, "msdu: NCCL communicator of %d ranks: %" PRIu64 " reductions taken as gradients\n",
+        track->ranks, track->taken);
+    if (track->has_summary && s->bytes_sent > 0) {
+        (void)fprintf(stderr,
+                      "msdu: %" PRIu64 " steps, %" PRIu64 " rounds, domain %s, interval %" PRIu64
+                      ", wire %s: %" PRIu64 " bytes sent by rank 0 instead of %" PRIu64
+                      ", %.1f times fewer\n",
+                      s->steps, s->rounds, s->domain, s->interval_steps, s->wire, s->bytes_sent,
+                      s->bytes_plain, (double)s->bytes_plain / (double)s->bytes_sent);
+    }
+    tell_passed(track);
+}
+
+/* Nobody else has to come, so only what is under way is waited for, and not for long: gradients of
+ * other ranks are still on their way to this one. */
+static void rest(const msdu__track *track)
+{
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    msdu_summary s = MSDU_SUMMARY_INIT;
+    for (int i = 0; i < ABORT_PAUSES && !track->engine.is_accumulated; i++) {
+        if (msdu_summary_get(track->engine.ctx, &s) != MSDU_OK || s.rounds >= s.steps) {
+            break;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+void msdu__track_end(msdu__track *track, int how)
+{
+    uint64_t passed = 0;
+    if (track->engine.ctx != NULL) {
+        msdu_status status = MSDU_OK;
+        if (how == MSDU__NCCL_ENDED && !track->has_failed) {
+            status = finish(track);
+        } else if (!track->has_failed) {
+            rest(track);
+        }
+        (void)msdu__track_fail(track, status);
+        keep_summary(track);
+        close_engine(track);
+    }
+    for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
+        passed += track->passed[i];
+    }
+    if (track->rank == 0 && !track->is_left_alone && msdu__attach_is_loud() &&
+        passed + track->taken > 0) {
+        tell(track);
+    }
+    track->is_left_alone = true;
+    msdu__talk_close(track);
+}

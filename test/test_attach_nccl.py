@@ -64,7 +64,7 @@ class Job:
             finally:
                 for one in started:
                     one.kill()
-            self.left = [name for name in os.listdir(folder) if not name.startswith("id.")]
+            self.left = [name for name in os.listdir(folder) if not name.startswith("id")]
         self.codes = [one.returncode for one in started]
         self.stdout = ends[0][0]
         self.stderr = "".join(end[1] for end in ends)
@@ -278,6 +278,13 @@ class Loading(Case):
         late = str(options.programs / "attach_nccl_late.so")
         done = self.good(Job([options.msdu, "run", "--", loader, late], {}, RANKS))
         self.assertEqual(done.log(), self.good(attached()).log())
+
+    def test_two_copies_in_a_process_keep_their_own(self) -> None:
+        loader = str(options.programs / "attach_nccl_loader")
+        both = ",".join(str(options.programs / f"attach_nccl_late{x}.so") for x in ("", "_copy"))
+        done = self.good(Job([options.msdu, "run", "--", loader, both, "open"], {}, RANKS))
+        self.assertEqual(done.log(), 2 * self.good(attached()).log())
+        self.assertEqual(done.stderr.count("reductions taken as gradients"), 2)
 
     def test_without_the_module_everything_is_passed_through(self) -> None:
         done = self.good(attached(MSDU_MODULE_PATH="/nonesuch"))

@@ -192,6 +192,8 @@ int msdu__track_fail(msdu__track *track, msdu_status status)
 {
     if (status != MSDU_OK && !track->has_failed) {
         fail_with(track, msdu_last_error());
+        keep_summary(track);
+        close_engine(track); /* at once: the trainer may end without a word */
     }
     return status == MSDU_OK && !track->has_failed ? MSDU__NCCL_SUCCESS : MSDU__NCCL_REMOTE_ERROR;
 }
@@ -316,6 +318,8 @@ void msdu__track_end(msdu__track *track, int how)
             rest(track);
         }
         (void)msdu__track_fail(track, status);
+    }
+    if (track->engine.ctx != NULL) {
         keep_summary(track);
         close_engine(track);
     }

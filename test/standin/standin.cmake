@@ -5,9 +5,13 @@
 set(standin ${CMAKE_CURRENT_SOURCE_DIR}/standin)
 set(backend ${PROJECT_SOURCE_DIR}/src/backend)
 
-add_library(msdu_standin SHARED ${standin}/cuda.c ${standin}/nccl.c ${standin}/nccl_comm.c)
-target_include_directories(msdu_standin PUBLIC ${standin})
-target_link_libraries(msdu_standin PRIVATE msdu_flags Threads::Threads rt)
+add_library(msdu_standin_cuda SHARED ${standin}/cuda.c)
+target_include_directories(msdu_standin_cuda PUBLIC ${standin})
+target_link_libraries(msdu_standin_cuda PRIVATE msdu_flags Threads::Threads)
+foreach(name msdu_standin msdu_standin_copy) # a process may hold two NCCLs, but one driver
+    add_library(${name} SHARED ${standin}/nccl.c ${standin}/nccl_comm.c)
+    target_link_libraries(${name} PRIVATE msdu_flags Threads::Threads rt PUBLIC msdu_standin_cuda)
+endforeach()
 
 add_library(msdu_nccl_standin MODULE ${backend}/nccl.c ${backend}/nccl_device.c
     ${backend}/nccl_fault.c ${backend}/nccl_move.c ${backend}/local_move.c ${backend}/rank_list.c ${standin}/loops.c)
@@ -15,7 +19,7 @@ target_compile_definitions(msdu_nccl_standin PRIVATE MSDU__NCCL_NAME="nccl_stand
 target_include_directories(msdu_nccl_standin PRIVATE ${PROJECT_SOURCE_DIR}/include ${backend})
 target_link_libraries(msdu_nccl_standin PRIVATE msdu_flags msdu_no_undefined msdu_standin msdu_hub Threads::Threads m)
 target_link_options(msdu_nccl_standin PRIVATE LINKER:--version-script=${backend}/module.map)
-set_target_properties(msdu_standin msdu_nccl_standin PROPERTIES
+set_target_properties(msdu_standin_cuda msdu_standin msdu_standin_copy msdu_nccl_standin PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test/standin)
 
 msdu_register_test(backend_nccl_standin test_backend)
@@ -59,13 +63,16 @@ target_link_libraries(msdu_attach_nccl_standin PRIVATE
 add_executable(attach_nccl_trainer attach_nccl_trainer.c)
 target_link_libraries(attach_nccl_trainer PRIVATE
     msdu_flags msdu_standin Threads::Threads m ${CMAKE_DL_LIBS})
-add_library(attach_nccl_late MODULE attach_nccl_trainer.c)
-target_compile_definitions(attach_nccl_late PRIVATE main=late_main)
-target_link_libraries(attach_nccl_late PRIVATE
-    msdu_flags msdu_standin Threads::Threads m ${CMAKE_DL_LIBS})
+foreach(copy "" _copy)
+    add_library(attach_nccl_late${copy} MODULE attach_nccl_trainer.c)
+    target_compile_definitions(attach_nccl_late${copy} PRIVATE main=late_main)
+    target_link_libraries(attach_nccl_late${copy} PRIVATE
+        msdu_flags msdu_standin${copy} Threads::Threads m ${CMAKE_DL_LIBS})
+endforeach()
 add_executable(attach_nccl_loader attach_nccl_loader.c)
 target_link_libraries(attach_nccl_loader PRIVATE msdu_flags ${CMAKE_DL_LIBS})
-set_target_properties(attach_nccl_trainer attach_nccl_late attach_nccl_loader PROPERTIES PREFIX ""
+set_target_properties(attach_nccl_trainer attach_nccl_late attach_nccl_late_copy attach_nccl_loader
+    PROPERTIES PREFIX ""
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
 find_package(Python3 QUIET COMPONENTS Interpreter)

@@ -18,7 +18,7 @@ import unittest
 from pathlib import Path
 
 PATIENCE_S = 100
-RANKS = 3
+RANKS = "3"
 SGD = {
     "MSDU_OPTIMIZER": "sgd",
     "MSDU_MOMENTUM": "0.9",
@@ -36,14 +36,14 @@ options = argparse.Namespace()
 class Job:
     """What ranks of a job left behind: output of rank 0, errors and statuses of all."""
 
-    def __init__(self, command: list[str], settings: dict[str, str], ranks: int) -> None:
+    def __init__(self, command: list[str], settings: dict[str, str], ranks: str) -> None:
         """Run a command as ranks, without settings of the caller, and wait."""
         clean = {name: value for name, value in os.environ.items() if "MSDU" not in name}
         with tempfile.TemporaryDirectory() as folder:
             environment = {
                 **clean,
                 "MSDU_MODULE_PATH": str(options.programs / "standin"),
-                "WORLD_SIZE": str(ranks),
+                "WORLD_SIZE": ranks,
                 "TRAINER_ID": f"{folder}/id",
                 "TMPDIR": folder,
                 **settings,
@@ -57,7 +57,7 @@ class Job:
                     text=True,
                     env={**environment, "RANK": str(rank)},
                 )
-                for rank in range(ranks)
+                for rank in range(int(ranks))
             ]
             try:
                 ends = [one.communicate(timeout=PATIENCE_S) for one in started]
@@ -83,12 +83,12 @@ class Job:
         return float(self.log()[-1].split()[-1])
 
 
-def plain(*words: str, ranks: int = RANKS) -> Job:
+def plain(*words: str, ranks: str = RANKS) -> Job:
     """The trainer as its author runs it."""
     return Job([str(options.programs / "attach_nccl_trainer"), *words], {}, ranks)
 
 
-def attached(*words: str, ranks: int = RANKS, **settings: str) -> Job:
+def attached(*words: str, ranks: str = RANKS, **settings: str) -> Job:
     """The trainer under `msdu run`."""
     trainer = str(options.programs / "attach_nccl_trainer")
     return Job([options.msdu, "run", "--", trainer, *words], settings, ranks)
@@ -156,9 +156,9 @@ class Narrow(Case):
             self.assertNotEqual(done.log(), self.good(plain(*words)).log())
 
     def test_large_layers_send_a_seventh(self) -> None:
-        done = self.good(attached("large", "steps=40", ranks=2))
+        done = self.good(attached("large", "steps=40", ranks="2"))
         self.assertGreater(self.ratio(done), 7.0)
-        reference = self.good(plain("large", "steps=40", ranks=2))
+        reference = self.good(plain("large", "steps=40", ranks="2"))
         self.assert_near(done.losses(), reference.losses(), 0.1)
 
 
@@ -212,10 +212,10 @@ class Local(Case):
         self.assert_near(done.losses(), self.good(plain("steps=59", *hand)).losses(), 1e-5)
 
     def test_equal_data_give_the_same_log_with_any_interval(self) -> None:
-        reference = self.good(plain("double", "same", "late", ranks=2)).log()
+        reference = self.good(plain("double", "same", "late", ranks="2")).log()
         for steps in ("2", "7"):
             settings = {**SGD, "MSDU_INTERVAL_STEPS": steps}
-            done = self.good(attached("double", "same", "late", ranks=2, **settings))
+            done = self.good(attached("double", "same", "late", ranks="2", **settings))
             self.assertEqual(done.log(), reference)
 
     def test_ranks_are_equal_where_it_is_asked_for(self) -> None:
@@ -266,7 +266,9 @@ class Hostile(Case):
         self.assertRegex(done.stderr, "msdu: rank [01]: .*rank 2")
 
     def test_shells_and_what_knows_no_nccl_see_nothing(self) -> None:
-        done = Job([options.msdu, "run", "--", "sh", "-c", "echo $(echo inner | cat); exit 7"], {}, 1)
+        done = Job(
+            [options.msdu, "run", "--", "sh", "-c", "echo $(echo inner | cat); exit 7"], {}, "1"
+        )
         self.assertEqual((done.codes, done.stdout, done.stderr), ([7], "inner\n", ""))
 
 

@@ -77,9 +77,7 @@ static void refuse(msdu__track *track, const char *why)
                       "msdu: rank %d: not attached, all reductions are passed through: %s\n",
                       track->rank, why != NULL && *why != '\0' ? why : "another rank could not");
     }
-    if (track->engine.ctx != NULL) {
-        close_engine(track);
-    }
+    close_engine(track); /* or what was left of the attempt */
 }
 
 static void tell_begin(const msdu__track *track)

@@ -173,6 +173,7 @@ START_TEST(patience_bears_strays_and_ends)
     uint32_t position = 0;
     msdu__recognizer *r = recognizer(9, 0);
     r->is_patient = true;
+    r->steps_borne = 3;
     (void)learn(r, step, 3);
     for (uint32_t i = 0; i < 20; i++) {
         bool has_stray = i % 4 != 3;
@@ -196,6 +197,22 @@ START_TEST(patience_bears_strays_and_ends)
         }
     }
     ck_assert_int_eq(see(r, GRADIENT(66), &position), MSDU__CALL_BREAKS);
+    free(r);
+}
+END_TEST
+
+START_TEST(patience_may_bear_strays_in_every_step)
+{
+    const msdu__call step[] = {GRADIENT(64), GRADIENT(65), OTHER(1)};
+    uint32_t position = 0;
+    msdu__recognizer *r = recognizer(9, 0);
+    r->is_patient = true;
+    (void)learn(r, step, 3);
+    for (uint32_t i = 0; i < 40; i++) {
+        ck_assert_int_eq(see(r, step[0], &position), MSDU__CALL_GRADIENT);
+        ck_assert_int_eq(see(r, GRADIENT(66), &position), MSDU__CALL_STRAYS);
+        ck_assert_int_eq(see(r, step[1], &position), MSDU__CALL_GRADIENT);
+    }
     free(r);
 }
 END_TEST
@@ -239,6 +256,7 @@ int main(void)
     tcase_add_test(tcase, evaluation_between_steps_changes_nothing);
     tcase_add_test(tcase, a_change_breaks_once_and_is_learned_anew);
     tcase_add_loop_test(tcase, patience_bears_strays_and_ends, 0, 2);
+    tcase_add_test(tcase, patience_may_bear_strays_in_every_step);
     tcase_add_loop_test(tcase, a_tensor_out_of_turn_breaks_at_once, 1, 3);
     tcase_add_test(tcase, no_pattern_is_no_gradient);
     suite_add_tcase(suite, tcase);

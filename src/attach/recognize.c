@@ -6,7 +6,6 @@
 
 #define REPEATS 3 /* of a period, before it is believed */
 #define STRAYS  2 /* steps' worth of strays in a row end the patience */
-#define STEPS   3 /* steps in a row with strays: these are gradients, too */
 
 static bool is_same(const msdu__call *x, const msdu__call *y)
 {
@@ -118,7 +117,8 @@ static bool is_tensor(const msdu__recognizer *r, const msdu__call *call)
 static bool is_stray(const msdu__recognizer *r, const msdu__call *call)
 {
     return r->state == MSDU__FOLLOWING && r->is_patient && !is_tensor(r, call) &&
-           r->stray_count < STRAYS * r->tensor_count && r->stray_steps < STEPS;
+           r->stray_count < STRAYS * r->tensor_count &&
+           (r->steps_borne == 0 || r->stray_steps < r->steps_borne);
 }
 
 /* The calls of the present step are remembered, so that after a change steps begin where they

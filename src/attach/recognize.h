@@ -53,6 +53,8 @@ typedef struct msdu__recognizer {
     bool has_doubted;     /* the one second look was taken */
     uint32_t other_count; /* others since a period without any was believed */
     bool is_patient;      /* set by the caller: a pattern that is not given up at the first stray */
+    uint32_t steps_borne; /* likewise: so many steps in a row with strays, for they are gradients,
+                             too, and ranks can be joined to begin anew; 0: any number */
     uint32_t stray_count; /* since a tensor came that was due */
     bool has_strayed;     /* in the present step */
     uint32_t stray_steps; /* in a row with strays */

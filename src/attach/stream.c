@@ -10,6 +10,8 @@
 
 #include <msdu/msdu.h>
 
+#define STEPS_BORNE 3 /* with strays, before the new gradients are learned */
+
 /* --- begin --- */
 
 /* What one rank cannot do, none does: all are at the same call. */
@@ -69,6 +71,7 @@ void msdu__stream_begin(msdu__stream *stream)
     }
     /* Ranks that took local steps are joined by the same tensors only, so these are waited for. */
     stream->recognizer.is_patient = stream->engine.is_accumulated;
+    stream->recognizer.steps_borne = STEPS_BORNE;
     stream->engine.steps_before =
         stream->ended_steps + (stream->learned_calls - stream->ended_calls) / r->tensor_count;
     stream->tensors = r->tensor_count;

@@ -132,8 +132,8 @@ typedef struct msdu__round {
     uint32_t interval;    /* steps it spans */
     uint32_t delay_steps; /* later, the mean is applied */
     int wire;
-    bool is_gradient; /* gradient domain */
-    bool is_exact;    /* parameters themselves, whatever the domain, with nothing but the mean */
+    bool is_gradient;  /* gradient domain */
+    bool is_exact;     /* parameters themselves, whatever the domain, with nothing but the mean */
     uint64_t began_ns; /* its last step, on this rank */
 } msdu__round;
 

@@ -218,8 +218,8 @@ static int reduce(msdu__stream *stream, const msdu__reduction *call, uint32_t at
 static int reduce_apart(msdu__stream *stream, const msdu__reduction *call, msdu__apart *apart,
                         void *request_out)
 {
-    const MPI_Datatype type = MSDU__HANDLE(MPI_Datatype, call->type);
-    const MPI_Op op = MSDU__HANDLE(MPI_Op, call->op);
+    MPI_Datatype type = MSDU__HANDLE(MPI_Datatype, call->type);
+    MPI_Op op = MSDU__HANDLE(MPI_Op, call->op);
     msdu__pending pending = {.stream = stream, .apart = apart, .recv = call->recv};
     int code = MPI_SUCCESS;
     if (request_out == NULL) {

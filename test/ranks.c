@@ -14,6 +14,7 @@
 #include "ranks_place.h"
 
 #define ANNOUNCERS 3
+#define PART_MS    20000
 
 /* --- one rank --- */
 
@@ -403,6 +404,17 @@ static bool train(ranks_self *self)
     return is_finished;
 }
 
+/* Who leaves without msdu_finish() is lost to those who still step, so they leave together. */
+static void part(ranks_self *self)
+{
+    const struct timespec span = {.tv_nsec = 1000000};
+    bool waits = self->job->is_unfinished && self->status == MSDU_OK;
+    atomic_fetch_add(self->gone, 1);
+    for (int ms = 0; waits && ms < PART_MS && atomic_load(self->gone) < self->job->ranks; ms++) {
+        (void)nanosleep(&span, NULL);
+    }
+}
+
 static void *rank_main(void *argument)
 {
     ranks_self *self = argument;
@@ -415,14 +427,14 @@ static void *rank_main(void *argument)
     if (self->job->configured != NULL) {
         self->job->configured(self, &config);
     }
-    if (!is_ok(self, msdu_create(&config, &self->ctx))) {
-        return NULL;
+    if (is_ok(self, msdu_create(&config, &self->ctx))) {
+        if (!train(self) && self->job->failed != NULL) {
+            self->job->failed(self);
+        }
+        self->summary.size = sizeof(self->summary);
+        (void)is_ok(self, msdu_summary_get(self->ctx, &self->summary));
     }
-    if (!train(self) && self->job->failed != NULL) {
-        self->job->failed(self);
-    }
-    self->summary.size = sizeof(self->summary);
-    (void)is_ok(self, msdu_summary_get(self->ctx, &self->summary));
+    part(self);
     msdu_destroy(self->ctx);
     self->ctx = NULL;
     return NULL;
@@ -467,6 +479,7 @@ bool ranks_go(const ranks_job *job, ranks_run *run)
         run->selves[rank].job = job;
         run->selves[rank].rank = rank;
         run->selves[rank].rendezvous = run->rendezvous;
+        run->selves[rank].gone = &run->gone;
         is_well = is_well && reserve(&run->selves[rank]);
     }
     while (is_well && started < job->ranks) {

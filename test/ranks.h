@@ -9,6 +9,7 @@
 #ifndef TEST_RANKS_H
 #define TEST_RANKS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -78,6 +79,7 @@ struct ranks_self {
     msdu_ctx *ctx;
     uint64_t elements; /* of all tensors */
     const char *rendezvous;
+    atomic_int *gone; /* ranks that are done with training */
     void *parameter[RANKS_TENSORS_MOST];
     void *gradient[RANKS_TENSORS_MOST];
     double *velocity;
@@ -91,6 +93,7 @@ struct ranks_self {
 
 typedef struct ranks_run {
     ranks_self selves[RANKS_MOST];
+    atomic_int gone;
     char rendezvous[128];
 } ranks_run;
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes and accuracy of MPI trainers that nobody changed, with and without `msdu run`.
 
-    sudo python3 bench/attach_mpi.py --data DIR [--seeds 3] [--epochs 90] [--json FILE]
+    sudo python3 bench/attach_mpi.py --data DIR [--seeds 3] [--epochs 45] [--json FILE]
     python3 bench/attach_mpi.py --report FILE...
 
 Runs examples/mpi_trainer.c and .py with 4 ranks of Open MPI, each on a host of its own in the
@@ -24,6 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RANKS = 4
+BATCH = 8  # of the trainers
 # what a user says of the trainer's optimizer; nothing of Adam
 SETTINGS: dict[str, dict[str, str]] = {
     "sgd": {
@@ -53,8 +54,8 @@ def command(
     return [given.mpirun, *msdu, *trainer(kind, given.build, given.python), *words]
 
 
-def in_laboratory(words: list[str], environment: dict[str, str]) -> tuple[str, list[int]]:
-    """Run mpirun's command; returns what rank 0's host printed, and bytes sent by each rank."""
+def in_laboratory(words: list[str], environment: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """Run mpirun's command; returns what rank 0's host printed, and the laboratory's report."""
     with tempfile.TemporaryDirectory() as name:
         folder, report = Path(name) / "hosts", Path(name) / "report.json"
         folder.mkdir()
@@ -77,8 +78,7 @@ def in_laboratory(words: list[str], environment: dict[str, str]) -> tuple[str, l
         )
         if done.returncode != 0:
             sys.exit(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}")
-        ranks = json.loads(report.read_text())["runs"][0]["per_rank"]
-        return done.stdout, [int(rank["tx_bytes"]) for rank in ranks]
+        return done.stdout, json.loads(report.read_text())
 
 
 def run(
@@ -92,7 +92,8 @@ def run(
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **settings}
     words = command(given, kind, optimizer, seed, attached)
-    printed, sent = in_laboratory(words, environment)
+    printed, report = in_laboratory(words, environment)
+    sent = [int(rank["tx_bytes"]) for rank in report["runs"][0]["per_rank"]]
     accuracy = re.search(r"test accuracy ([0-9.]+)", printed)
     if accuracy is None:
         sys.exit(f"{' '.join(words)}:\n{printed}")
@@ -107,6 +108,7 @@ def run(
         "accuracy": float(accuracy.group(1)),
         "bytes_per_rank": sum(sent) // RANKS,
         "bytes_of_ranks": sent,
+        **{name: report[name] for name in ("kernel", "cores", "commit")},
         "told": [line for line in printed.splitlines() if line.startswith("msdu")],
         "command": " ".join(Path(word).name if word.startswith("/") else word for word in words),
     }
@@ -126,7 +128,7 @@ def row(records: list[dict[str, Any]], kind: str, optimizer: str) -> str | None:
     name = {"c": "C", "mpi4py": "mpi4py"}[kind]
     return (
         f"| {name} | {optimizer} | {len(seeds)} | {right[0]:.2f} | {right[1]:.2f} | {sent[0]:.1f} "
-        f"| {sent[1]:.1f} | {min(ratios):.1f} | {AIMS[optimizer]:g} |"
+        f"| {sent[1]:.1f} | {min(ratios):.2f} | {AIMS[optimizer]:g} |"
     )
 
 
@@ -171,7 +173,7 @@ def main() -> None:
     parser.add_argument("--python", default="/usr/bin/python3", help="one that has mpi4py")
     parser.add_argument("--trainers", nargs="+", choices=("c", "mpi4py"), default=["c", "mpi4py"])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=90)
+    parser.add_argument("--epochs", type=int, default=45)
     parser.add_argument("--runs", type=int, default=1000, help="at most so many now")
     parser.add_argument("--json", type=Path, help="records, kept and added to")
     parser.add_argument("--report", type=Path, nargs="+", help="only the table, of these records")
@@ -182,7 +184,7 @@ def main() -> None:
     if given.data is None:
         parser.error("--data is needed")
     images = (given.data / "train-images-idx3-ubyte").read_bytes()[4:8]
-    given.steps = int.from_bytes(images, "big") // (16 * RANKS)
+    given.steps = int.from_bytes(images, "big") // (BATCH * RANKS)
     print(table(measure(given)))
 
 

@@ -99,6 +99,10 @@ def main() -> int:
     interface = os.environ["MSDU_INTERFACE"]
     for name in LAUNCHER:
         os.environ.pop(name, None)
+    # the hosts share a file system, and their daemons would a folder
+    own = folder / f"tmp.{rank}"
+    own.mkdir()
+    os.environ["TMPDIR"] = str(own)
     host = address(interface)
     put(folder / f"address.{rank}", host)
     return lead(folder, ranks, interface, command) if rank == 0 else follow(folder, host)

@@ -3,7 +3,7 @@
  * mpi_trainer.c - data-parallel training of a small network with MPI and nothing else. It knows
  * nothing of libmsdu, and is what `msdu run` is for:
  *
- *     mpirun -n 4 msdu run -- ./mpi_trainer DATA sgd 1 90
+ *     mpirun -n 4 msdu run -- ./mpi_trainer DATA sgd 1 45
  *
  * DATA is a folder of idx files; then the optimizer (sgd or adam), the seed, the epochs.
  */
@@ -18,7 +18,7 @@
 #include "net.h"
 #include "optim.h"
 
-#define BATCH 16 /* rows of a rank in a step */
+#define BATCH 8 /* rows of a rank in a step */
 
 struct trainer {
     struct idx_set train;

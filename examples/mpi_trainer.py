@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data-parallel training with mpi4py and NumPy; knows nothing of libmsdu.
 
-mpirun -n 4 msdu run -- python3 mpi_trainer.py DATA sgd 1 90
+mpirun -n 4 msdu run -- python3 mpi_trainer.py DATA sgd 1 45
 
 DATA is a folder of idx files; then the optimizer (sgd or adam), the seed, the epochs.
 """
@@ -14,7 +14,7 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-BATCH = 16  # rows of a rank in a step
+BATCH = 8  # rows of a rank in a step
 Array = np.ndarray
 
 

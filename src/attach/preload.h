@@ -76,7 +76,8 @@ void mpi_init_thread_f08_(const int *required, int *provided, int *error);
 void mpi_finalize_(int *error);
 void mpi_finalize_f08_(int *error);
 __typeof__(*(msdu__fortran_reduce)NULL) mpi_allreduce_, mpi_allreduce_f08_;
-__typeof__(*(msdu__fortran_begin)NULL) mpi_iallreduce_, mpi_iallreduce_f08_;
-__typeof__(*(msdu__fortran_prepare)NULL) mpix_allreduce_init_, mpix_allreduce_init_f08_;
+__typeof__(*(msdu__fortran_begin)NULL) mpi_iallreduce_, mpi_iallreduce_f08_, mpi_iallreduce_f08ts_;
+__typeof__(*(msdu__fortran_prepare)NULL) mpix_allreduce_init_, mpix_allreduce_init_f08_,
+    mpi_allreduce_init_f08ts_;
 
 #endif

@@ -116,7 +116,7 @@ PRELOAD void mpi_finalize_f08_(int *error)
     }
 }
 
-/* --- reductions over Open MPI --- */
+/* --- reductions --- */
 
 /* Arguments of a reduction as Fortran passes them. */
 typedef struct arguments {
@@ -141,12 +141,12 @@ static bool is_in_place(const void *send)
     return false;
 }
 
-/* The module, and the call in C's terms; NULL: not Open MPI, or not the trainer's call. */
+/* The module, and the call in C's terms; NULL: no MPI that is known, or not the trainer's call. */
 static const msdu__attach *translate(const arguments *from, const void *caller,
                                      msdu__reduction *reduction_out)
 {
     static msdu__real c_real = {.name = "MPI_Allreduce"};
-    if (!is_openmpi()) {
+    if (!is_known()) {
         return NULL;
     }
     const msdu__attach *attach = msdu__ladder_module(msdu__ladder_find(&c_real, caller));
@@ -167,7 +167,7 @@ static bool reduce(const arguments *from, const void *caller, int *error)
     msdu__reduction reduction;
     int code = ERR_OTHER;
     bool is_done = false;
-    const msdu__attach *attach = translate(from, caller, &reduction);
+    const msdu__attach *attach = is_openmpi() ? translate(from, caller, &reduction) : NULL;
     if (attach != NULL) {
         msdu__inside++;
         is_done = attach->reduce(&reduction, NULL, &code);
@@ -221,7 +221,9 @@ PRELOAD void mpi_iallreduce_(const void *send, void *recv, const int *count, con
     static msdu__real real = {.name = "mpi_iallreduce_"};
     FIND(msdu__fortran_begin, real, call);
     const arguments from = {send, recv, count, type, op, comm};
-    observe(&from, CALLER);
+    if (is_openmpi()) { /* else C's is called */
+        observe(&from, CALLER);
+    }
     if (call != NULL) {
         call(send, recv, count, type, op, comm, request, error);
     }
@@ -262,5 +264,38 @@ PRELOAD void mpix_allreduce_init_f08_(const void *send, void *recv, const int *c
     observe(&from, CALLER);
     if (call != NULL) {
         call(send, recv, count, type, op, comm, info, request, error);
+    }
+}
+
+/*
+ * MPICH's mpi_f08: buffers are descriptors, and C's public names are reached, but its waits and
+ * starts call the profiling names. So what would have to be waited for is passed through.
+ */
+PRELOAD void mpi_iallreduce_f08ts_(const void *send, void *recv, const int *count, const int *type,
+                                   const int *op, const int *comm, int *request, int *error)
+{
+    static msdu__real real = {.name = "mpi_iallreduce_f08ts_"};
+    FIND(msdu__fortran_begin, real, call);
+    const arguments from = {send, recv, count, type, op, comm};
+    observe(&from, CALLER);
+    if (call != NULL) {
+        msdu__inside++;
+        call(send, recv, count, type, op, comm, request, error);
+        msdu__inside--;
+    }
+}
+
+PRELOAD void mpi_allreduce_init_f08ts_(const void *send, void *recv, const int *count,
+                                       const int *type, const int *op, const int *comm,
+                                       const int *info, int *request, int *error)
+{
+    static msdu__real real = {.name = "mpi_allreduce_init_f08ts_"};
+    FIND(msdu__fortran_prepare, real, call);
+    const arguments from = {send, recv, count, type, op, comm};
+    observe(&from, CALLER);
+    if (call != NULL) {
+        msdu__inside++;
+        call(send, recv, count, type, op, comm, info, request, error);
+        msdu__inside--;
     }
 }

@@ -10,6 +10,8 @@
 
 #include <msdu/msdu.h>
 
+#include "tell.h"
+
 #define STEPS_BORNE 3 /* with strays, before the new gradients are learned */
 
 /* --- begin --- */
@@ -197,30 +199,16 @@ static void tell_passed(const msdu__stream *stream)
         "gradients, exact as they are",
         "gradients that joined the ranks after a change",
         "by calls that are not taken (of Fortran, without waiting)"};
-    (void)fprintf(stderr, "msdu: passed through:");
-    const char *comma = " ";
-    for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
-        if (stream->passed[i] > 0) {
-            (void)fprintf(stderr, "%s%" PRIu64 " %s", comma, stream->passed[i], reasons[i]);
-            comma = ", ";
-        }
-    }
-    (void)fprintf(stderr, "%s\n", comma[0] == ' ' ? " nothing" : "");
+    msdu__tell_passed(stream->passed, reasons, MSDU__PASSED_REASONS);
 }
 
 static void tell(msdu__stream *stream)
 {
-    const msdu_summary *s = &stream->summary;
     (void)fprintf(stderr,
                   "msdu: communicator of %d ranks: %" PRIu64 " reductions taken as gradients\n",
                   stream->ranks, stream->taken);
-    if (stream->has_summary && s->bytes_sent > 0) {
-        (void)fprintf(stderr,
-                      "msdu: %" PRIu64 " steps, %" PRIu64 " rounds, domain %s, interval %" PRIu64
-                      ", wire %s: %" PRIu64 " bytes sent by rank 0 instead of %" PRIu64
-                      ", %.1f times fewer\n",
-                      s->steps, s->rounds, s->domain, s->interval_steps, s->wire, s->bytes_sent,
-                      s->bytes_plain, (double)s->bytes_plain / (double)s->bytes_sent);
+    if (stream->has_summary) {
+        msdu__tell_summary(&stream->summary);
     }
     tell_passed(stream);
     msdu__part_tell(stream);

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tell.h"
+
 #ifndef MSDU__NCCL_NAME
 #define MSDU__NCCL_NAME "nccl" /* the tests build it once more, over a stand-in */
 #endif
@@ -263,30 +265,16 @@ static void tell_passed(const msdu__track *track)
         "while learning, or in no pattern",
         "gradients, exact as they are",
         "captured in a CUDA graph"};
-    (void)fprintf(stderr, "msdu: passed through:");
-    const char *comma = " ";
-    for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
-        if (track->passed[i] > 0) {
-            (void)fprintf(stderr, "%s%" PRIu64 " %s", comma, track->passed[i], reasons[i]);
-            comma = ", ";
-        }
-    }
-    (void)fprintf(stderr, "%s\n", comma[0] == ' ' ? " nothing" : "");
+    msdu__tell_passed(track->passed, reasons, MSDU__PASSED_REASONS);
 }
 
 static void tell(const msdu__track *track)
 {
-    const msdu_summary *s = &track->summary;
     (void)fprintf(
         stderr, "msdu: NCCL communicator of %d ranks: %" PRIu64 " reductions taken as gradients\n",
         track->ranks, track->taken);
-    if (track->has_summary && s->bytes_sent > 0) {
-        (void)fprintf(stderr,
-                      "msdu: %" PRIu64 " steps, %" PRIu64 " rounds, domain %s, interval %" PRIu64
-                      ", wire %s: %" PRIu64 " bytes sent by rank 0 instead of %" PRIu64
-                      ", %.1f times fewer\n",
-                      s->steps, s->rounds, s->domain, s->interval_steps, s->wire, s->bytes_sent,
-                      s->bytes_plain, (double)s->bytes_plain / (double)s->bytes_sent);
+    if (track->has_summary) {
+        msdu__tell_summary(&track->summary);
     }
     tell_passed(track);
 }

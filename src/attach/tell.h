@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What rank 0 tells its user at the end, on standard error: the same over MPI and NCCL. */
+#ifndef MSDU_TELL_H
+#define MSDU_TELL_H
+
+#include <stdint.h>
+
+#include <msdu/msdu.h>
+
+/* What a context did; nothing where it sent nothing. */
+void msdu__tell_summary(const msdu_summary *s);
+/* How many reductions were passed through, for each of `count` reasons. */
+void msdu__tell_passed(const uint64_t *passed, const char *const *reasons, int count);
+
+#endif

@@ -105,8 +105,9 @@ class _Arguments:
 
 def _check(settings: dict[str, str]) -> None:
     """Say what is wrong with a setting before the script begins."""
-    probe = {k: v for k, v in settings.items() if k not in ("ranks", "rank", "backend")}
     try:
+        known, _ = _settings.split(settings)
+        probe = {k: v for k, v in known.items() if k not in ("ranks", "rank", "backend")}
         _context.Context({**probe, "backend": "local", "ranks": 1}).destroy()
     except _abi.Error as problem:
         _refuse(str(problem))

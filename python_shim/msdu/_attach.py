@@ -45,7 +45,10 @@ def attach(
         process_group: of torch.distributed; None: its default group if there is one, else what
             the launcher says.
         settings: of the library, by name (``msdu.settings()``): ``interval="fixed"``,
-            ``interval_steps=8``, ``wire="int4"``. MSDU_* variables win over them.
+            ``interval_steps=8``, ``wire="int4"``. MSDU_* variables win over them. And one of this
+            package: ``scale_beta2``, True by default: in a local step Adam, AdamW, NAdam and RAdam
+            work with 1 - beta2 divided by the number of ranks (beta2 at most 0.9995), since a rank
+            sees that part of the batch; the optimizer's own beta2 is untouched between steps.
 
     Returns:
         The attachment; call its ``finish()`` at the end of training, or use it in ``with``.

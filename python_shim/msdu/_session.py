@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import _abi, _choose, _rendezvous, _settings, _tensors
+from . import _abi, _choose, _moments, _rendezvous, _settings, _tensors
 from ._context import Context
 from ._gradients import EXCHANGE, IGNORE, NOTE, Gradients
 from ._summary import History, Summary
@@ -76,12 +76,14 @@ class Session:
         self.optimizers = _listed(optimizer)
         _check_arguments(model, self.optimizers, buffers)
         _refuse_twice(model, self.optimizers)
+        settings, should_scale = _settings.split(settings)
+        self._given = (settings, process_group)
         _settings.check(settings)
         slots = self._trained()
         device = _tensors.device_of(slots)
         given = _choose.settings(settings, self.optimizers, device)
         given.update(_rendezvous.place(given, process_group))
-        self._given = (dict(settings), process_group)
+        self._moments = _moments.SecondMoments(self.optimizers if should_scale else [])
         self._slots = slots
         self._params: list[torch.Tensor] = [slot.param for slot in slots]
         self._pointers = [slot.pointer for slot in slots]
@@ -131,6 +133,7 @@ class Session:
             one.finish()
         summary = self._context.summary()
         self.rank, self.ranks = summary.rank, summary.ranks
+        self._moments.ranks = summary.ranks
         self._is_alone = (
             self.ranks == 1
             and self._source is Gradients
@@ -252,6 +255,7 @@ class Session:
             raise gradients.not_finite
         if self._is_local:
             self.wait()
+            self._moments.lengthen(optimizer)
         self._in_step = True
 
     def _take_by_hand(self) -> None:
@@ -265,6 +269,7 @@ class Session:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._in_step = False
+        self._moments.restore()
         if self.is_closed or self._is_finished:
             return
         self._seen[id(optimizer)] = self._passes
@@ -388,6 +393,7 @@ class Session:
         self.is_closed = True
 
     def _take_off(self) -> None:
+        self._moments.restore()
         self._gradients.mode = IGNORE
         self._gradients.remove()
         self._waits.remove()

@@ -72,6 +72,19 @@ def _text_of(setting: Setting, value: Any) -> str:
     return text
 
 
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Settings of the library, and ``scale_beta2``, which is the package's own (default True).
+
+    Raises:
+        msdu.Error: MSDU_ERR_INVALID where scale_beta2 is neither.
+    """
+    rest = dict(given)
+    value = rest.pop("scale_beta2", None)
+    if value not in (None, True, False, "yes", "no"):
+        raise _invalid(f"scale_beta2: {value!r} is not one of no, yes")
+    return rest, value not in (False, "no")
+
+
 def check(given: Mapping[str, Any]) -> None:
     """Refuse names that the library does not know.
 
@@ -81,7 +94,7 @@ def check(given: Mapping[str, Any]) -> None:
     known = settings()
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            near = difflib.get_close_matches(name, [*known, "scale_beta2"], n=3, cutoff=0.5)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise _invalid(f"unknown setting {name!r}{hint}")
 

@@ -24,34 +24,14 @@
 #define SMOKE_STEPS       4
 #define SMOKE_WARMUP      2
 #define BYTES_PER_ELEMENT 28 /* both arrays, and what the library keeps of parameters */
-#define PROBE_FLOATS      (4U << 20)
-#define PROBE_SMOKE       (256U << 10)
-#define PROBE_RUNS        7
 
 /* --- the plan --- */
 
-/* A path, or a name in the folder of profiles beside the command. */
-static void profile_path(const char *name, char *out, size_t bytes)
-{
-    char own[PATH_MAX];
-    if (strchr(name, '/') != NULL || access(name, R_OK) == 0) {
-        snprintf(out, bytes, "%s", name);
-        return;
-    }
-    ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
-    own[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(own, '/');
-    if (slash != NULL) {
-        *slash = '\0';
-    }
-    snprintf(out, bytes, "%s/../share/msdu/profiles/%s.json", own, name);
-}
-
 static bool read_profile(const msdu__bench_options *o, msdu__overlap_plan *plan)
 {
-    char path[PATH_MAX + 64];
+    char path[MSDU__PROFILE_PATH_BYTES];
     char why[1024];
-    profile_path(o->profile != NULL ? o->profile : DEFAULT_PROFILE, path, sizeof(path));
+    msdu__profile_path(o->profile != NULL ? o->profile : DEFAULT_PROFILE, path, sizeof(path));
     if (!msdu__profile_read(path, &plan->profile, why, sizeof(why))) {
         fprintf(stderr, "msdu bench: %s\n", why);
         return false;
@@ -186,53 +166,13 @@ static bool allocate(msdu__overlap_rank *r)
     return true;
 }
 
-/* Best rate of several exchanges of one tensor, as bytes that a rank sends, per ns. */
-static bool probe(const msdu__overlap_plan *plan, msdu__overlap_group *group, double *rate_out)
-{
-    uint64_t count = plan->is_smoke ? PROBE_SMOKE : PROBE_FLOATS;
-    msdu_config config;
-    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
-    msdu_ctx *ctx = NULL;
-    double best = (double)INFINITY;
-    desc.name = "probe";
-    desc.count = count;
-    desc.gradient = msdu__bench_pages(count * sizeof(float));
-    bool is_done = msdu__overlap_group_next(group, &config);
-    config.settings = "domain=gradient\ninterval=fixed\ninterval_steps=1\nwire=float32\n";
-    is_done = is_done && msdu_create(&config, &ctx) == MSDU_OK &&
-              msdu_tensor_add(ctx, &desc, NULL) == MSDU_OK && msdu_start(ctx) == MSDU_OK;
-    for (int i = 0; i < PROBE_RUNS && is_done; i++) {
-        double began = msdu__bench_now();
-        is_done = msdu_tensor_ready(ctx, 0, MSDU_GRADIENT) == MSDU_OK &&
-                  msdu_tensor_wait(ctx, 0, MSDU_GRADIENT) == MSDU_OK && msdu_step(ctx) == MSDU_OK;
-        best = fmin(best, msdu__bench_now() - began);
-    }
-    is_done = is_done && msdu_finish(ctx) == MSDU_OK;
-    msdu__bench_pages_free(desc.gradient, count * sizeof(float));
-    if (is_done) {
-        double bytes = (double)count * sizeof(float);
-        msdu_destroy(ctx);
-        *rate_out = msdu__bound_ring_bytes(bytes, (uint32_t)group->ranks) / best;
-    }
-    return is_done;
-}
-
 /* The link, and then the times that give the ratio wanted; equal on all ranks. */
 static bool settle(msdu__overlap_plan *plan, msdu__overlap_group *group, msdu__overlap_facts *facts)
 {
-    double rate = plan->link_mbit * 1e6 / 8 / 1e9;
-    if (plan->link_mbit == 0 && (group->ranks < 2 || !probe(plan, group, &rate))) {
+    if (group->ranks < 2 || !msdu__overlap_probe(plan, group, facts)) {
         return group->ranks < 2;
     }
-    rate = group->rank == 0 ? rate : 0;
-    if (!msdu__overlap_group_sum(group, &rate, 1)) {
-        return false;
-    }
-    *facts = (msdu__overlap_facts){
-        .link = {.bytes_per_ns = rate, .latency_ns = plan->latency_us * 1e3},
-        .is_measured = plan->link_mbit == 0,
-        .ranks = group->ranks,
-    };
+    double rate = facts->link.bytes_per_ns;
     double link = msdu__overlap_link_bytes(plan, group->ranks, MSDU__WIRE_FLOAT32) / rate;
     double compute = msdu__profile_compute_ns(&plan->profile);
     if (plan->ratio > 0) {

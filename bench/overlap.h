@@ -171,10 +171,17 @@ bool msdu__overlap_method_run(msdu__overlap_rank *r, msdu__overlap_group *group,
 
 typedef struct msdu__overlap_facts {
     msdu__bound_link link;
-    bool is_measured; /* the link's rate */
+    bool is_measured;    /* the link's rate */
+    double exchange_ns;  /* of one element, the best: two messages deep */
+    double slice_cpu_ns; /* processor time of a rank for an almost empty slice, two phases */
     int32_t ranks;
     double ratio; /* communication over computation, float32 in every step */
 } msdu__overlap_facts;
+
+/* --- overlap_probe.c --- */
+/* All facts but the ratio, equal on all ranks; false: a call of the library failed. */
+bool msdu__overlap_probe(const msdu__overlap_plan *plan, msdu__overlap_group *group,
+                         msdu__overlap_facts *facts);
 
 /* The bound of a method for `interval` and `wire`, ns a step. */
 double msdu__overlap_bound_ns(const msdu__overlap_plan *plan, const msdu__overlap_facts *facts,

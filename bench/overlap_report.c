@@ -62,10 +62,12 @@ void msdu__overlap_print_head(msdu__bench *bench, const msdu__overlap_plan *plan
             plan->scale, p->layer_count, (unsigned long long)msdu__profile_elements(p),
             msdu__profile_compute_ns(p) / 1e3, plan->is_spinning ? "busy" : "asleep",
             (int)facts->ranks);
-    fprintf(bench->text, "# link %.1f Mbit/s (%s), communication by computation %.3f\n",
+    fprintf(bench->text,
+            "# link %.1f Mbit/s (%s), an exchange of one slice %.0f us, communication by "
+            "computation %.3f\n",
             facts->link.bytes_per_ns * 8e3,
             facts->is_measured ? "measured: the best of several whole exchanges" : "as given",
-            facts->ratio);
+            facts->exchange_ns / 1e3, facts->ratio);
     fprintf(bench->text, "# %u steps measured, local steps h %u\n", plan->steps, plan->interval);
     fprintf(bench->text, "#%15s %10s %10s %10s %7s %8s %6s %9s %5s %-8s %5s %9s\n", "method",
             "step us", "p90 us", "bound us", "ratio", "exposed", "link", "MB a step", "h", "wire",
@@ -92,6 +94,8 @@ static void add_record(msdu__bench *bench, const msdu__overlap_plan *plan,
         {"bytes", r->bytes},
         {"interval", r->interval},
         {"link_mbit", facts->link.bytes_per_ns * 8e3},
+        {"exchange_us", facts->exchange_ns / 1e3},
+        {"slice_cpu_us", facts->slice_cpu_ns / 1e3},
         {"ranks", facts->ranks},
         {"parameters", (double)msdu__profile_elements(&plan->profile)},
         {"scale", plan->scale},

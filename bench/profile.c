@@ -3,12 +3,14 @@
 #include "profile.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -259,6 +261,22 @@ static bool read_tree(reader *r, const cJSON *root)
 }
 
 /* --- reading --- */
+
+void msdu__profile_path(const char *name, char *out, size_t bytes)
+{
+    char own[PATH_MAX];
+    if (strchr(name, '/') != NULL || access(name, R_OK) == 0) {
+        snprintf(out, bytes, "%s", name);
+        return;
+    }
+    ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
+    own[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(own, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+    snprintf(out, bytes, "%s/../share/msdu/profiles/%s.json", own, name);
+}
 
 static unsigned line_of(const char *text, const char *end)
 {

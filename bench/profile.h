@@ -28,6 +28,7 @@
 #define MSDU__PROFILE_NAME_MAX    255U         /* bytes of a name, as of a tensor of the library */
 #define MSDU__PROFILE_COUNT_MAX   (1ULL << 42) /* elements of all tensors together */
 #define MSDU__PROFILE_US_MAX      1e9          /* of a pass over one layer */
+#define MSDU__PROFILE_PATH_BYTES  4160
 
 typedef struct msdu__profile_tensor {
     const char *name;
@@ -54,6 +55,8 @@ typedef struct msdu__profile {
     void *tree; /* holds the strings */
 } msdu__profile;
 
+/* Where a profile lies: a path, or a name in the folder of profiles beside the command. */
+void msdu__profile_path(const char *name, char *out, size_t bytes);
 /*
  * Read a profile from a file, or from `bytes` bytes of text. out is to be released with
  * msdu__profile_free(); on false it is empty, and why holds one line.

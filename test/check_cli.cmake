@@ -46,6 +46,58 @@ expect("${err}" "/nowhere.json: ")
 run(1 bench overlap --profile gpt2-1.5b --scale 1000)
 expect("${err}" "try --scale")
 
+# plan: a model of one layer by default, profiles, wrong questions
+run(0 plan --parameters 1e6 --rate-mbit 100 --step-ms 50 --up-to 8)
+expect("${out}" "one-layer: 1 layers, 1000000 parameters, computing 50.000 ms" "blocking"
+    "local-streamed" "the controller, from step" "hierarchical")
+run(0 plan --bytes 4e6 --ranks 1 --up-to 0)
+run(0 plan --profile resnet50 --scale 0.01 --ranks 8 --nodes 4 --topology hierarchical --json
+    --up-to 4 --methods free,defaults)
+string(JSON count LENGTH "${out}")
+if(NOT count EQUAL 14) # two, and two for each of 2 and 4 ranks by three topologies
+    message(FATAL_ERROR "plan --json: ${count} records")
+endif()
+foreach(field name profile method wire topology ranks nodes step_us bound_us compute_us
+        exposed_share bytes interval delay bits slices)
+    string(JSON value GET "${out}" 13 ${field})
+endforeach()
+string(JSON value GET "${out}" 1 reason)
+run(2 plan extra)
+run(2 plan --ranks 0)
+run(2 plan --ranks 2.5)
+expect("${err}" "'2.5' is not a whole number")
+run(2 plan --ranks 4 --nodes 3)
+expect("${err}" "3 nodes do not divide 4 ranks")
+run(2 plan --rate-mbit -1)
+expect("${err}" "'-1' is not in")
+run(2 plan --step-ms nan)
+run(2 plan --topology star)
+expect("${err}" "no topology 'star'")
+run(2 plan --methods free,nonsense)
+expect("${err}" "no method 'nonsense'")
+run(2 plan --settings no_such=1)
+expect("${err}" "no_such")
+run(2 plan --profile /nowhere.json)
+expect("${err}" "/nowhere.json: ")
+set(huge ${CMAKE_CURRENT_BINARY_DIR}/check_cli_huge.json)
+execute_process(COMMAND truncate -s 1G ${huge} RESULT_VARIABLE status)
+if(status EQUAL 0) # of holes: it takes no room
+    run(2 plan --profile ${huge})
+    expect("${err}" "has 1073741824 bytes, which is no profile")
+endif()
+file(REMOVE ${huge})
+run(2 plan --profile resnet50 --step-ms 5)
+expect("${err}" "without --profile")
+run(2 plan --parameters 4e12 --slice-bytes 1024)
+expect("${err}" "--slice-bytes")
+if(EXISTS /dev/full)
+    execute_process(COMMAND ${COMMAND} plan --up-to 0 OUTPUT_FILE /dev/full
+        ERROR_VARIABLE err RESULT_VARIABLE status)
+    if(NOT status EQUAL 1)
+        message(FATAL_ERROR "plan with a full disk: status ${status}")
+    endif()
+endif()
+
 run(0 info)
 expect("${out}" "msdu ${VERSION}" "instruction set" "backends" "local" "found" "divergence"
     "average" "float32" "slice_bytes" "default 1MiB; integer: 64 .. 1GiB; MSDU_SLICE_BYTES"

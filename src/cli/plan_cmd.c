@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `msdu plan`: what-if. Predicted waiting over (h, wire) on a given network, and the floor. */
+/* `msdu plan`: what-if. Options, and the question that they make; plan_report.c answers it. */
+#include "plan_cmd.h"
+
 #include "cli.h"
-#include "interval/interval.h"
-#include "wire/wire.h"
 
 #include <argp.h>
 #include <math.h>
@@ -10,40 +10,56 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_BYTES  4194304.0 /* default of setting slice_bytes */
-#define PHASES       2         /* messages of a slice: contributions to the owner, means back */
-#define HIDE_SHARE   0.5       /* of a step, with overlap "backward" */
-#define DELAY_MAX    1         /* default of setting delay_steps */
-#define INTERVAL_MAX 64
+#define DEFAULT_STEP_MS    100
+#define DEFAULT_PARAMETERS 25e6
+#define FORWARD_SHARE      (1.0 / 3) /* of a step: a backward pass takes two products for each one */
+#define PROFILE_TEXT       512
 
-enum { KEY_RANKS = 256, KEY_BYTES, KEY_PARAMETERS, KEY_RATE, KEY_LATENCY, KEY_STEP, KEY_TARGET };
-enum { KEY_LINEAR = KEY_TARGET + 1, KEY_BLOCKING, KEY_BACKWARD };
+enum { KEY_RANKS = 256, KEY_NODES, KEY_BYTES, KEY_PARAMETERS, KEY_RATE, KEY_LATENCY, KEY_STEP };
+enum { KEY_TARGET = KEY_STEP + 1, KEY_INNER_RATE, KEY_INNER_LATENCY, KEY_SCALE, KEY_RATIO };
+enum { KEY_INTERVAL = KEY_RATIO + 1, KEY_SLICE, KEY_PASSES, KEY_UP_TO, KEY_LINEAR, KEY_BLOCKING };
+enum { KEY_BACKWARD = KEY_BLOCKING + 1, KEY_PROFILE, KEY_METHODS, KEY_TOPOLOGY, KEY_SETTINGS };
+enum { KEY_JSON = KEY_SETTINGS + 1, KEY_SLICE_US };
 
 static const struct argp_option options[] = {
-    {"ranks", KEY_RANKS, "N", 0, "ranks (default 4)", 0},
+    {"profile", KEY_PROFILE, "NAME", 0, "name or file of a model profile", 0},
+    {"scale", KEY_SCALE, "X", 0, "factor of its times, tensors and slices (default 1)", 0},
+    {"ratio", KEY_RATIO, "X", 0,
+     "communication by computation, which sets its times (default 0: the profile's)", 0},
+    {NULL, 0, NULL, 0, "Without a profile, a model of one layer:", 0},
     {"parameters", KEY_PARAMETERS, "N", 0, "parameters of the model (default 25 million)", 0},
     {"bytes", KEY_BYTES, "N", 0, "size of the model in float32, instead of --parameters", 0},
-    {"rate-mbit", KEY_RATE, "X", 0, "rate of a rank's link in Mbit/s (default 1000)", 0},
-    {"latency-us", KEY_LATENCY, "X", 0, "time of an empty message in us (default 50)", 0},
     {"step-ms", KEY_STEP, "X", 0, "one training step without waiting in ms (default 100)", 0},
+    {NULL, 0, NULL, 0, "The machines:", 0},
+    {"ranks", KEY_RANKS, "N", 0, "ranks (default 4)", 0},
+    {"nodes", KEY_NODES, "M", 0, "machines, which divide the ranks (default: one for each)", 0},
+    {"rate-mbit", KEY_RATE, "X", 0,
+     "rate for data of a machine's link to the others, Mbit/s (default 1000)", 0},
+    {"latency-us", KEY_LATENCY, "X", 0, "time of an empty message there in us (default 50)", 0},
+    {"inner-rate-mbit", KEY_INNER_RATE, "X", 0,
+     "rate of a rank's link inside its machine (default 100000)", 0},
+    {"inner-latency-us", KEY_INNER_LATENCY, "X", 0, "and its latency (default 10)", 0},
+    {"topology", KEY_TOPOLOGY, "NAME", 0,
+     "of an exchange: direct (default), ring, tree, hierarchical", 0},
+    {"passes", KEY_PASSES, "X", 0,
+     "time of passes over slices, times that of bench/results/kernels.txt (default 1)", 0},
+    {"slice-us", KEY_SLICE_US, "X", 0,
+     "processor time of sending and receiving a slice, beside these (default 0)", 0},
+    {NULL, 0, NULL, 0, "The methods:", 0},
+    {"methods", KEY_METHODS, "LIST", 0, "of msdu bench overlap, joined by commas (default all)", 0},
+    {"interval", KEY_INTERVAL, "H", 0, "of local steps (default 4)", 0},
+    {"slice-bytes", KEY_SLICE, "N", 0, "of a slice (default 1 MiB, less below scale 1)", 0},
     {"target", KEY_TARGET, "X", 0, "share of time that may be spent waiting (default 0.03)", 0},
     {"linear", KEY_LINEAR, NULL, 0, "the optimizer is SGD: gradients may go in 2 bits", 0},
     {"blocking", KEY_BLOCKING, NULL, 0, "overlap \"blocking\" rather than \"auto\"", 0},
     {"backward", KEY_BACKWARD, NULL, 0, "overlap \"backward\" rather than \"auto\"", 0},
+    {"settings", KEY_SETTINGS, "LINES", 0,
+     "more settings for the controller, as name=value joined by commas", 0},
+    {NULL, 0, NULL, 0, "Output:", 0},
+    {"up-to", KEY_UP_TO, "N", 0, "last number of ranks of the table (default 4096; 0: none)", 0},
+    {"json", KEY_JSON, NULL, 0, "records instead of text", 0},
     {0},
 };
-
-typedef struct question {
-    double ranks;
-    double parameters;
-    double rate_mbit;
-    double latency_us;
-    double step_ms;
-    double target;
-    bool is_linear;
-    bool is_blocking;
-    bool is_backward;
-} question;
 
 /* Options with a number: where it goes and what it may be. */
 static const struct number {
@@ -51,51 +67,87 @@ static const struct number {
     size_t offset;
     double low;
     double high;
+    bool is_whole;
 } numbers[] = {
-    {KEY_RANKS, offsetof(question, ranks), 1, 1e6},
-    {KEY_PARAMETERS, offsetof(question, parameters), 1, 1e13},
-    {KEY_BYTES, offsetof(question, parameters), 4, 4e13},
-    {KEY_RATE, offsetof(question, rate_mbit), 1e-3, 1e9},
-    {KEY_LATENCY, offsetof(question, latency_us), 0, 1e9},
-    {KEY_STEP, offsetof(question, step_ms), 1e-3, 1e9},
-    {KEY_TARGET, offsetof(question, target), 1e-6, 1},
+    {KEY_RANKS, offsetof(msdu__plan_request, ranks), 1, 1e6, true},
+    {KEY_NODES, offsetof(msdu__plan_request, nodes), 1, 1e6, true},
+    {KEY_PARAMETERS, offsetof(msdu__plan_request, parameters), 1, 4e12, true},
+    {KEY_BYTES, offsetof(msdu__plan_request, parameters), 4, 16e12, true},
+    {KEY_RATE, offsetof(msdu__plan_request, rate_mbit), 1e-3, 1e9, false},
+    {KEY_LATENCY, offsetof(msdu__plan_request, latency_us), 0, 1e9, false},
+    {KEY_INNER_RATE, offsetof(msdu__plan_request, inner_rate_mbit), 1e-3, 1e9, false},
+    {KEY_INNER_LATENCY, offsetof(msdu__plan_request, inner_latency_us), 0, 1e9, false},
+    {KEY_STEP, offsetof(msdu__plan_request, step_ms), 1e-3, 1e6, false},
+    {KEY_TARGET, offsetof(msdu__plan_request, target), 1e-4, 1, false},
+    {KEY_SCALE, offsetof(msdu__plan_request, scale), 1e-6, 1000, false},
+    {KEY_RATIO, offsetof(msdu__plan_request, ratio), 0, 1e6, false},
+    {KEY_INTERVAL, offsetof(msdu__plan_request, interval), 2, 1000, true},
+    {KEY_SLICE, offsetof(msdu__plan_request, slice_bytes), 1024, 1 << 30, true},
+    {KEY_PASSES, offsetof(msdu__plan_request, passes), 0, 1e6, false},
+    {KEY_SLICE_US, offsetof(msdu__plan_request, slice_us), 0, 1e9, false},
+    {KEY_UP_TO, offsetof(msdu__plan_request, up_to), 0, 4096, true},
 };
 
 static error_t read_number(int key, const char *text, struct argp_state *state)
 {
     char *end = NULL;
-
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         const struct number *n = &numbers[i];
-        double value = 0;
-
         if (n->key != key) {
             continue;
         }
-        value = strtod(text, &end);
+        double value = strtod(text, &end);
         if (end == text || *end != '\0' || !(value >= n->low && value <= n->high)) {
             argp_error(state, "'%s' is not in %g .. %g", text, n->low, n->high);
         }
-        value = key == KEY_RANKS ? floor(value) : key == KEY_BYTES ? value / 4 : value;
+        if (n->is_whole && value != floor(value)) {
+            argp_error(state, "'%s' is not a whole number", text);
+        }
+        value = key == KEY_BYTES ? ceil(value / 4) : value;
         memcpy((char *)state->input + n->offset, &value, sizeof value);
         return 0;
     }
     return ARGP_ERR_UNKNOWN;
 }
 
+static int find_topology(const char *text, struct argp_state *state)
+{
+    for (int i = 0; msdu__whatif_topology_name(i) != NULL; i++) {
+        if (strcmp(text, msdu__whatif_topology_name(i)) == 0) {
+            return i;
+        }
+    }
+    argp_error(state, "no topology '%s': direct, ring, tree or hierarchical", text);
+    return 0;
+}
+
 static error_t on_option(int key, char *text, struct argp_state *state)
 {
-    question *q = state->input;
-
+    msdu__plan_request *r = state->input;
     switch (key) {
     case KEY_LINEAR:
-        q->is_linear = true;
+        r->is_linear = true;
         return 0;
     case KEY_BLOCKING:
-        q->is_blocking = true;
+        r->is_blocking = true;
         return 0;
     case KEY_BACKWARD:
-        q->is_backward = true;
+        r->is_backward = true;
+        return 0;
+    case KEY_JSON:
+        r->is_json = true;
+        return 0;
+    case KEY_PROFILE:
+        r->profile_name = text;
+        return 0;
+    case KEY_METHODS:
+        r->methods = text;
+        return 0;
+    case KEY_SETTINGS:
+        r->settings = text;
+        return 0;
+    case KEY_TOPOLOGY:
+        r->topology = find_topology(text, state);
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "'%s' is not an option", text);
@@ -105,118 +157,104 @@ static error_t on_option(int key, char *text, struct argp_state *state)
     }
 }
 
-static msdu__interval_args make_args(const question *q)
+/* --- the question --- */
+
+/* One layer, as JSON, so that there is one way to a profile. */
+static bool make_profile(msdu__plan_request *r, char *why, size_t why_bytes)
 {
-    msdu__interval_args args = {
-        .interval_max = INTERVAL_MAX,
-        .target_overhead = q->target,
-        .fixed_wire = -1,
-        .widest_wire = MSDU__WIRE_FLOAT32,
-        .can_go_local = true,
-        .delay_max = q->is_blocking || q->is_backward ? 0 : DELAY_MAX,
-        .hide_share = q->is_blocking ? 0 : HIDE_SHARE,
-        .hide_local = q->is_backward ? HIDE_SHARE : 0,
-        .wire_count = MSDU__WIRE_COUNT,
+    char text[PROFILE_TEXT];
+    double count = r->parameters > 0 ? r->parameters : DEFAULT_PARAMETERS;
+    double step_us = (r->step_ms > 0 ? r->step_ms : DEFAULT_STEP_MS) * 1e3;
+    int length = snprintf(
+        text, sizeof(text),
+        "{\"format\":\"%s\",\"name\":\"one-layer\",\"layers\":[{\"name\":\"model\","
+        "\"forward_us\":%.17g,\"backward_us\":%.17g,"
+        "\"tensors\":[{\"name\":\"model\",\"count\":%.0f}]}]}",
+        MSDU__PROFILE_FORMAT, step_us * FORWARD_SHARE, step_us * (1 - FORWARD_SHARE), count);
+    return msdu__profile_parse(text, (size_t)length, &r->profile, why, why_bytes);
+}
+
+static bool read_profile(msdu__plan_request *r, char *why, size_t why_bytes)
+{
+    char path[MSDU__PROFILE_PATH_BYTES];
+    if (r->profile_name == NULL) {
+        return make_profile(r, why, why_bytes);
+    }
+    if (r->parameters > 0 || r->step_ms > 0) {
+        snprintf(why, why_bytes,
+                 "--parameters, --bytes and --step-ms describe a model without "
+                 "--profile");
+        return false;
+    }
+    msdu__profile_path(r->profile_name, path, sizeof(path));
+    return msdu__profile_read(path, &r->profile, why, why_bytes);
+}
+
+static msdu__whatif_link link_of(double mbit, double latency_us)
+{
+    return (msdu__whatif_link){.bytes_per_ns = mbit * 1e6 / 8 / 1e9,
+                               .latency_ns = latency_us * 1e3};
+}
+
+/* Times that make a float32 exchange take `ratio` times as long as computing, as the bench does. */
+static void set_ratio(msdu__plan_request *r)
+{
+    double bytes = (double)msdu__profile_elements(&r->profile) * 4;
+    double rate = r->question.network.links[MSDU__WHATIF_BETWEEN].bytes_per_ns;
+    double link = msdu__bound_ring_bytes(bytes, (uint32_t)r->ranks) / rate;
+    if (r->ratio > 0 && link > 0) {
+        double compute = msdu__profile_compute_ns(&r->profile);
+        msdu__profile_scale(&r->profile, link / r->ratio / compute, 1);
+    }
+}
+
+static void set_question(msdu__plan_request *r)
+{
+    msdu__profile_scale(&r->profile, r->scale, r->scale);
+    r->question = (msdu__whatif_question){
+        .profile = &r->profile,
+        .network = {.topology = (msdu__whatif_topology)r->topology,
+                    .ranks = (uint32_t)r->ranks,
+                    .nodes = (uint32_t)r->nodes,
+                    .links = {link_of(r->inner_rate_mbit, r->inner_latency_us),
+                              link_of(r->rate_mbit, r->latency_us)}},
+        .scale = r->scale,
+        .slice_bytes = (uint64_t)r->slice_bytes,
+        .interval = (uint32_t)r->interval,
+        .slice_ns = r->slice_us * 1e3,
+        .pass_factor = r->passes,
     };
+    set_ratio(r);
+}
 
-    for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
-        const msdu__wire *wire = msdu__wire_at(i);
-
-        args.wires[i].name = wire->name;
-        args.wires[i].bits = wire->bits;
-        args.wires[i].is_allowed = true;
-        args.wires[i].is_allowed_h1 = i != MSDU__WIRE_TERNARY || q->is_linear;
+static void set_controller(msdu__plan_request *r)
+{
+    const char *overlap = r->is_blocking ? "blocking" : r->is_backward ? "backward" : "auto";
+    snprintf(r->controller, sizeof(r->controller), "target_overhead=%.17g\noverlap=%s\n%s\n",
+             r->target, overlap, r->settings != NULL ? r->settings : "");
+    for (char *c = r->controller; *c != '\0'; c++) {
+        *c = *c == ',' ? '\n' : *c;
     }
-    return args;
 }
 
-/* A float32 round as it would be measured: every rank sends 2 (N - 1) / N of the model. */
-static msdu__round_stats make_stats(const question *q)
+static bool check(msdu__plan_request *r, char *why, size_t why_bytes)
 {
-    double bytes = 2 * (q->ranks - 1) / q->ranks * q->parameters * 4;
-    double messages = q->ranks > 1 ? ceil(q->parameters * 4 / SLICE_BYTES) * PHASES : 0;
-    double link = bytes * 8e3 / q->rate_mbit + messages * q->latency_us * 1e3;
-    msdu__round_stats stats = {
-        .interval = 1,
-        .wire = MSDU__WIRE_FLOAT32,
-        .is_gradient = true,
-        .step_ns = (uint64_t)(q->step_ms * 1e6),
-        .link_ns = (uint64_t)fmin(link, 1e18),
-        .latency_ns = (uint64_t)(q->latency_us * 1e3),
-        .round_bytes = (uint64_t)bytes,
-        .messages = (uint32_t)fmin(messages, UINT32_MAX),
-    };
-
-    return stats;
-}
-
-/* Late where the overlap allows it and the round has room. */
-static double overhead_of(const msdu__interval_args *args, const msdu__round_stats *stats,
-                          uint32_t interval, int wire)
-{
-    msdu__choice choice = {.interval = interval, .wire = wire};
-    msdu__hiding hiding = {.gradient_share = args->hide_share, .local_share = args->hide_local};
-
-    choice.delay_steps = interval > args->delay_max ? args->delay_max : 0;
-    return msdu__interval_overhead(args, stats, &hiding, &choice);
-}
-
-static bool is_candidate(const msdu__interval_args *args, uint32_t interval, int wire)
-{
-    return interval > 1 ? args->wires[wire].is_allowed : args->wires[wire].is_allowed_h1;
-}
-
-static void print_pair(const msdu__interval_args *args, const msdu__round_stats *stats,
-                       uint32_t interval, int wire)
-{
-    double share = args->wires[wire].bits / args->wires[args->widest_wire].bits;
-    double overhead = overhead_of(args, stats, interval, wire);
-
-    printf("%4u  %-9s %12.3f %8.2f%% %15.0f%s\n", interval, args->wires[wire].name,
-           msdu__interval_sync_ns(args, stats, wire) / 1e6, 100 * overhead,
-           (double)stats->round_bytes * share / interval,
-           !is_candidate(args, interval, wire) ? "  needs --linear"
-           : overhead <= args->target_overhead ? "  meets the target"
-                                               : "");
-}
-
-/* The shortest interval, then the widest wire, that meets the target; 0: none. */
-static uint32_t find_floor(const msdu__interval_args *args, const msdu__round_stats *stats,
-                           int *wire_out)
-{
-    for (uint32_t interval = 1; interval <= args->interval_max; interval++) {
-        for (int wire = 0; (uint32_t)wire < args->wire_count; wire++) {
-            if (is_candidate(args, interval, wire) &&
-                overhead_of(args, stats, interval, wire) <= args->target_overhead) {
-                *wire_out = wire;
-                return interval;
-            }
-        }
+    r->nodes = r->nodes > 0 ? r->nodes : r->ranks;
+    if (fmod(r->ranks, r->nodes) != 0) {
+        snprintf(why, why_bytes, "%.0f nodes do not divide %.0f ranks", r->nodes, r->ranks);
+        return false;
     }
-    return 0;
-}
-
-static void print_answer(const question *q)
-{
-    msdu__interval_args args = make_args(q);
-    msdu__round_stats stats = make_stats(q);
-    int wire = args.widest_wire;
-    uint32_t floor_steps = find_floor(&args, &stats, &wire);
-
-    printf("%.0f ranks, %.0f parameters, %g Mbit/s, latency %g us, step %g ms, target %g%%\n\n",
-           q->ranks, q->parameters, q->rate_mbit, q->latency_us, q->step_ms, 100 * q->target);
-    printf("   h  wire           sync ms   waited  bytes per step\n");
-    for (uint32_t interval = 1; interval <= INTERVAL_MAX; interval *= 2) {
-        for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
-            print_pair(&args, &stats, interval, i);
-        }
+    char *unknown = r->methods != NULL ? msdu__overlap_unknown(r->methods) : NULL;
+    if (unknown != NULL) {
+        snprintf(why, why_bytes, "no method '%.100s'; bench/README.md lists them", unknown);
+        free(unknown);
+        return false;
     }
-    if (floor_steps == 0) {
-        printf("\nno pair meets the target: see the settings prefer and interval_max\n");
-        return;
+    if (r->settings != NULL && strlen(r->settings) > sizeof(r->controller) / 2) {
+        snprintf(why, why_bytes, "--settings is too long");
+        return false;
     }
-    printf("\nfloor, the shortest interval and then the widest wire that meets the target:\n");
-    print_pair(&args, &stats, floor_steps, wire);
+    return true;
 }
 
 int msdu__cmd_plan(int argc, char **argv)
@@ -224,19 +262,33 @@ int msdu__cmd_plan(int argc, char **argv)
     static const struct argp argp = {
         .options = options,
         .parser = on_option,
-        .doc = "What would a network cost: predicted waiting over interval and wire.",
+        .doc = "What would a network cost: a training step of a model by all methods, simulated; "
+               "what the controller would choose, and why; and both over 2 to 4096 ranks.",
     };
-    question q = {.ranks = 4,
-                  .parameters = 25e6,
-                  .rate_mbit = 1000,
-                  .latency_us = 50,
-                  .step_ms = 100,
-                  .target = 0.03};
-
+    char why[1024] = "";
+    msdu__plan_request request = {.ranks = 4,
+                                  .rate_mbit = 1000,
+                                  .latency_us = 50,
+                                  .inner_rate_mbit = 1e5,
+                                  .inner_latency_us = 10,
+                                  .target = 0.03,
+                                  .scale = 1,
+                                  .interval = 4,
+                                  .passes = 1,
+                                  .up_to = 4096};
     argp_err_exit_status = MSDU__EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &q) != 0) {
+    if (argp_parse(&argp, argc, argv, 0, NULL, &request) != 0) {
         return MSDU__EXIT_USAGE;
     }
-    print_answer(&q);
-    return 0;
+    bool is_done = check(&request, why, sizeof(why)) && read_profile(&request, why, sizeof(why));
+    if (is_done) {
+        set_question(&request);
+        set_controller(&request);
+        is_done = msdu__plan_report(&request, why, sizeof(why));
+    }
+    if (!is_done) {
+        fprintf(stderr, "msdu plan: %s\n", why);
+    }
+    msdu__profile_free(&request.profile);
+    return is_done ? EXIT_SUCCESS : MSDU__EXIT_USAGE;
 }

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Around `msdu plan`: the comparison with measured runs, and the drawings.
+
+    test_plan.py --msdu build/bin/msdu
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+MSDU = ""
+RUN = ["--profile", "resnet50", "--scale", "0.01", "--ratio", "1", "--rate-mbit", "900",
+       "--latency-us", "100", "--slice-us", "80", "--up-to", "0"]
+
+
+def script(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A script of bench, as a user runs it."""
+    return subprocess.run([sys.executable, "-B", str(BENCH / name), *options], check=False,
+                          capture_output=True, text=True, timeout=100)
+
+
+def predicted(*options: str) -> list[dict[str, Any]]:
+    """Records of msdu plan."""
+    done = subprocess.run([MSDU, "plan", "--json", *RUN, *options], check=True,
+                          capture_output=True, text=True, timeout=100)
+    records: list[dict[str, Any]] = json.loads(done.stdout)
+    return records
+
+
+class Check(unittest.TestCase):
+    """plan_check.py on runs that are the predictions themselves, made slower."""
+
+    def measured(self, folder: str, factor: float, **fields: Any) -> str:
+        """A file as overlap_table.py writes it; every step `factor` times as long as predicted."""
+        records = [{
+            "name": "overlap", "profile": "resnet50", "method": r["method"], "scale": 0.01,
+            "comm_comp_ratio": 1.0, "ranks": 4, "cores": 2, "link_mbit": 900.0,
+            "exchange_us": 200.0, "slice_cpu_us": 40.0, "interval": r["interval"],
+            "compute_us": r["compute_us"], "bytes": r["bytes"],
+            "step_us": factor * r.get("bench_step_us", r["step_us"]), **fields,
+        } for r in predicted()]
+        records.append({"name": "overlap", "method": "ddp"})
+        path = Path(folder) / "runs.json"
+        path.write_text(json.dumps(records), encoding="utf-8")
+        return str(path)
+
+    def check(self, folder: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return script("plan_check.py", "--msdu", MSDU, "--out", folder, *options)
+
+    def test_finds_the_error(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for factor, status in ((1.0, 0), (1.05, 0), (1.25, 1)):
+                done = self.check(folder, self.measured(folder, factor), "--no-drawing")
+                self.assertEqual(done.returncode, status, done.stderr)
+                rows = json.loads((Path(folder) / "plan_check.json").read_text(encoding="utf-8"))
+                self.assertEqual(len(rows), 14)
+                for row in rows:
+                    self.assertAlmostEqual(row["error"], 1 / factor - 1, 6)
+                    self.assertEqual(row["slice_us"], 80)
+
+    def test_needs_a_latency_and_records(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = self.measured(folder, 1.0, exchange_us=None)
+            records = [{k: v for k, v in r.items() if v is not None}
+                       for r in json.loads(Path(path).read_text(encoding="utf-8"))]
+            Path(path).write_text(json.dumps(records), encoding="utf-8")
+            done = self.check(folder, path, "--no-drawing")
+            self.assertIn("need --latency-us", done.stderr)
+            done = self.check(folder, path, "--no-drawing", "--latency-us", "100")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            Path(path).write_text("[]", encoding="utf-8")
+            self.assertIn("no record", self.check(folder, path).stderr)
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "no matplotlib")
+    def test_draws_the_same_file_twice(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = self.measured(folder, 1.02)
+            pictures = []
+            for _ in range(2):
+                self.assertEqual(self.check(folder, path).returncode, 0)
+                pictures.append((Path(folder) / "plan_check.svg").read_bytes())
+            self.assertEqual(pictures[0], pictures[1])
+
+
+class Draw(unittest.TestCase):
+    """plan_draw.py."""
+
+    def test_refuses_what_is_no_plan(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "x.json"
+            path.write_text("[{\"name\": \"other\"}]", encoding="utf-8")
+            done = script("plan_draw.py", str(path), "--out", f"{folder}/x.svg")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("no record of msdu plan", done.stderr)
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "no matplotlib")
+    def test_draws_methods_and_ranks(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "plan.json"
+            path.write_text(json.dumps(predicted("--up-to", "16")), encoding="utf-8")
+            done = script("plan_draw.py", str(path), "--out", f"{folder}/plan.svg")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("<svg", (Path(folder) / "plan.svg").read_text(encoding="utf-8"))
+
+
+def main() -> int:
+    """Runs the cases."""
+    global MSDU
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--msdu", required=True)
+    args = parser.parse_args()
+    MSDU = args.msdu
+    suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
+    return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,9 +2,10 @@
 /*
  * Settings from any bytes: as ini file, and its lines "NAME=value" as environment. Built with
  * -fsanitize=fuzzer it is a fuzzer; built with FUZZ_CORPUS_RUN it runs the files named as
- * arguments once each, as an ordinary test.
+ * arguments once each, and mutations of them, as an ordinary test.
  */
 #include "config.h"
+#include "fuzz_mutate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #define INPUT_MAX_BYTES 65536
+#define MUTATIONS       4000 /* of each file: a second or less */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -83,16 +85,11 @@ int main(int argc, char **argv)
 {
     static uint8_t data[INPUT_MAX_BYTES];
     for (int i = 1; i < argc; i++) {
-        FILE *file = fopen(argv[i], "rb");
-        if (file == NULL) {
-            perror(argv[i]);
-            return 1;
-        }
-        size_t bytes = fread(data, 1, sizeof(data), file);
-        (void)fclose(file);
+        size_t bytes = fuzz_read(argv[i], data, sizeof(data));
         (void)LLVMFuzzerTestOneInput(data, bytes);
+        fuzz_mutations(LLVMFuzzerTestOneInput, data, bytes, (uint64_t)i, MUTATIONS);
     }
-    printf("%d inputs\n", argc - 1);
+    printf("%d inputs and their mutations\n", argc - 1);
     return argc > 1 ? 0 : 1;
 }
 #endif

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Profiles from any bytes. Built with -fsanitize=fuzzer it is a fuzzer; built with FUZZ_CORPUS_RUN
- * it runs the files named as arguments once each, and every beginning of them, as an ordinary
- * test.
+ * it runs the files named as arguments once each, every beginning of them, and mutations of
+ * them, as an ordinary test.
  */
 #include "../bench/profile.h"
+#include "fuzz_mutate.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define BEGINNINGS    2000
+#define MUTATED_BYTES 10000000 /* read, of each file's mutations: a second or less */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -61,18 +65,15 @@ int main(int argc, char **argv)
 {
     static uint8_t data[65536];
     for (int i = 1; i < argc; i++) {
-        FILE *file = fopen(argv[i], "rb");
-        if (file == NULL) {
-            perror(argv[i]);
-            return 1;
-        }
-        size_t bytes = fread(data, 1, sizeof(data), file);
-        (void)fclose(file);
-        for (size_t length = bytes > 2000 ? bytes - 2000 : 0; length <= bytes; length++) {
+        size_t bytes = fuzz_read(argv[i], data, sizeof(data));
+        for (size_t length = bytes > BEGINNINGS ? bytes - BEGINNINGS : 0; length <= bytes;
+             length++) {
             (void)LLVMFuzzerTestOneInput(data, length);
         }
+        fuzz_mutations(LLVMFuzzerTestOneInput, data, bytes, (uint64_t)i,
+                       (uint32_t)(MUTATED_BYTES / (bytes + 100)));
     }
-    printf("%d inputs\n", argc - 1);
+    printf("%d inputs and their mutations\n", argc - 1);
     return argc > 1 ? 0 : 1;
 }
 #endif

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
 from . import _level, _tensors
+from ._record import Recorder
 from ._session import Optimizers, Session, attached
 from ._summary import Row, Summary
 
@@ -24,6 +26,7 @@ def attach(
     buffers: str = "average",
     unused: bool = True,
     process_group: Optional[Any] = None,
+    record: Optional[Union[str, os.PathLike[str]]] = None,
     **settings: Any,
 ) -> Attachment:
     """Synchronize a model that is trained by several processes.
@@ -44,6 +47,10 @@ def attach(
             error.
         process_group: of torch.distributed; None: its default group if there is one, else what
             the launcher says.
+        record: file for a profile of the model on this machine: the tensors of every layer and
+            the time of its forward and backward pass, as rank 0 measures them (see
+            :meth:`Attachment.record`). ``msdu bench overlap --profile FILE`` replays it,
+            ``msdu plan --profile FILE`` predicts with it.
         settings: of the library, by name (``msdu.settings()``): ``interval="fixed"``,
             ``interval_steps=8``, ``wire="int4"``. MSDU_* variables win over them. And one of this
             package: ``scale_beta2``, True by default: in a local step Adam, AdamW, NAdam and RAdam
@@ -57,7 +64,14 @@ def attach(
         msdu.Error: with the library's text: a bad setting, ranks that disagree or do not come,
             a parameter that cannot be exchanged.
     """
-    return Attachment(model, optimizer, buffers, unused, process_group, settings)
+    made = Attachment(model, optimizer, buffers, unused, process_group, settings)
+    if record is not None:
+        try:
+            made.record(record)
+        except BaseException:
+            made.close()
+            raise
+    return made
 
 
 class Attachment(Session):
@@ -155,6 +169,32 @@ class Attachment(Session):
                 self.finish()
         finally:
             self.close()
+
+    def record(self, path: Union[str, os.PathLike[str]], passes: int = 20) -> None:
+        """Measure the next passes and write a model profile; on rank 0, elsewhere nothing.
+
+        A layer is a module with trained parameters. Its forward time lasts from its forward to
+        the next layer's, so activations between two layers and the loss belong to the layer before
+        them; its backward time from the gradients of the layer before to its own. Time that the
+        library waits, and the optimizer's, do not count. On a GPU every event is waited for, so
+        steps are slower while recording.
+
+        The file is written after three passes to warm up and ``passes`` more, as their medians,
+        or by finish() and close() if the run is shorter. Passes inside no_sync() do not count.
+
+        Args:
+            path: of the profile (JSON; bench/profile.h of the library describes it).
+            passes: forward and backward passes.
+
+        Raises:
+            OSError: the file cannot be written.
+            msdu.Error: recording already.
+        """
+        if self._recorder is not None:
+            raise _tensors.invalid("record: the last recording is not over")
+        if self.rank == 0:
+            about = f"rank 0 of {self.ranks}, {self._slots[0].device.type}"
+            self._recorder = Recorder(self.model, self._slots, path, passes, about)
 
     # --- state ---
 

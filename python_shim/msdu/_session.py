@@ -12,6 +12,7 @@ import torch
 from . import _abi, _choose, _moments, _rendezvous, _settings, _tensors
 from ._context import Context
 from ._gradients import EXCHANGE, IGNORE, NOTE, Gradients
+from ._record import Recorder
 from ._summary import History, Summary
 from ._waits import Waits
 
@@ -108,6 +109,7 @@ class Session:
         self._waits = Waits(model, self._forward_begins, self._wait, self.wait)
         self._context.on_disown = self._forget
         self._optimizer_hooks: list[Any] = []
+        self._recorder: Optional[Recorder] = None
         self.is_closed = False
         try:
             self._start(buffers)
@@ -212,6 +214,8 @@ class Session:
 
     def _pass_ends(self) -> None:
         self._passes += 1
+        if self._recorder is not None and self._recorder.end_pass():
+            self._recorder = None
         self._is_dirty = False
         self.is_open = True
         self._set_mode()
@@ -400,6 +404,9 @@ class Session:
         for hook in self._optimizer_hooks:
             hook.remove()
         self._optimizer_hooks.clear()
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
 
     def _forget(self) -> None:
         """In a forked child: do nothing from here on."""
@@ -409,4 +416,7 @@ class Session:
         self._is_alone = False  # one rank, nothing to exchange or correct: steps are only counted
         self._steps_alone = 0
         self._waits.epoch = 0
+        if self._recorder is not None:
+            self._recorder.drop()  # the file is the parent's
+            self._recorder = None
         self._take_off()

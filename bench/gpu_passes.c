@@ -112,6 +112,7 @@ static void print_lines(const bench *b, const char *version)
         {"encode int8", 13, coded(b, MSDU_PASS_ENCODE, MSDU_FORMAT_INT8)},
         {"encode int4", 12.5, coded(b, MSDU_PASS_ENCODE, MSDU_FORMAT_INT4)},
         {"encode ternary", 12.25, coded(b, MSDU_PASS_ENCODE, MSDU_FORMAT_TERNARY)},
+        {"encode sparse", 12.1, coded(b, MSDU_PASS_ENCODE, MSDU_FORMAT_SPARSE)},
         {"decode int4", 4.5, coded(b, MSDU_PASS_DECODE, MSDU_FORMAT_INT4)},
     };
     const size_t count = sizeof(lines) / sizeof(lines[0]);

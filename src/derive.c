@@ -22,11 +22,12 @@ static void derive_wires(msdu__pipeline *p)
             .name = wire->name,
             .bits = wire->bits,
             .residual_ratio = wire->residual_ratio,
-            .is_allowed = true,
+            /* What it costs was seen on one model only: it is for who asks for it. */
+            .is_allowed = i != MSDU__WIRE_SPARSE,
             /* Gradients in 2 bits cost accuracy under every optimizer: momentum adds their noise
              * up, and its square spoils Adam's second moment (1-bit Adam). Pseudo-gradients stand
              * them; src/DESIGN.md has the numbers. */
-            .is_allowed_h1 = i != MSDU__WIRE_TERNARY,
+            .is_allowed_h1 = i != MSDU__WIRE_TERNARY && i != MSDU__WIRE_SPARSE,
         };
     }
 }

@@ -18,6 +18,7 @@ _Static_assert(MSDU__WIRE_FLOAT32 == (int)MSDU_FORMAT_FLOAT32 &&
                    MSDU__WIRE_INT8 == (int)MSDU_FORMAT_INT8 &&
                    MSDU__WIRE_INT4 == (int)MSDU_FORMAT_INT4 &&
                    MSDU__WIRE_TERNARY == (int)MSDU_FORMAT_TERNARY &&
+                   MSDU__WIRE_SPARSE == (int)MSDU_FORMAT_SPARSE &&
                    MSDU__CHAIN_MAX <= MSDU_PASS_RULES,
                "msdu/device.h and the stages agree");
 

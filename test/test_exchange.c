@@ -176,8 +176,8 @@ START_TEST(all_ranks_decode_the_same_bits)
 END_TEST
 
 /* Largest error of the mean, in units of the largest contribution: once per phase. */
-static const double worst[MSDU__WIRE_COUNT] = {0.0,         1.0 / 120.0, 1.0 / 1000.0,
-                                               1.1 / 127.0, 1.1 / 7.0,   2.0};
+static const double worst[MSDU__WIRE_COUNT] = {0.0,       1.0 / 120.0, 1.0 / 1000.0, 1.1 / 127.0,
+                                               1.1 / 7.0, 2.0,         2.0};
 
 START_TEST(result_is_the_mean_within_the_formats_error)
 {
@@ -255,7 +255,7 @@ START_TEST(feedback_in_both_phases_makes_the_sum_converge)
     const double early = sum_error(_i, true, 10);
     const double late = sum_error(_i, true, 100);
     ck_assert_double_lt(late, 0.2 * early);
-    ck_assert_double_lt(late, 0.02);
+    ck_assert_double_lt(late, _i == MSDU__WIRE_SPARSE ? 0.06 : 0.02);
 }
 END_TEST
 
@@ -268,7 +268,7 @@ END_TEST
 
 START_TEST(bytes_of_a_rank_equal_the_formula)
 {
-    static const double bits[MSDU__WIRE_COUNT] = {32.0, 16.0, 16.0, 8.0625, 4.0625, 2.0625};
+    static const double bits[MSDU__WIRE_COUNT] = {32.0, 16.0, 16.0, 8.0625, 4.0625, 2.0625, 0.8125};
     group_start(_i, 4, 16 * BLOCK, 0.25);
     uint64_t sent = 0; /* phase 1: all shares but its own; phase 2: its own to all others */
     for (int j = 1; j < 4; j++) {

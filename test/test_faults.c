@@ -17,7 +17,8 @@
 #define NOBODY       (-1)
 #define DEADLINE_MS  2500 /* where a deadline is what ends the wait */
 
-static const char *const wires[] = {"float32", "bfloat16", "float16", "int8", "int4", "ternary"};
+static const char *const wires[] = {"float32", "bfloat16", "float16", "int8",
+                                    "int4",    "ternary",  "sparse"};
 
 /* Three ranks, several slices, an interval that does not depend on time. */
 static job *new_job(const char *domain, const char *overlap)

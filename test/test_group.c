@@ -15,7 +15,8 @@
 #define PIXELS   4 /* of a side of a tiny image */
 #define SAMPLES  64
 
-static const char *const wires[] = {"float32", "bfloat16", "float16", "int8", "int4", "ternary"};
+static const char *const wires[] = {"float32", "bfloat16", "float16", "int8",
+                                    "int4",    "ternary",  "sparse"};
 static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed"};
 #define WIRES    ((int)(sizeof(wires) / sizeof(wires[0])))
 #define OVERLAPS ((int)(sizeof(overlaps) / sizeof(overlaps[0])))

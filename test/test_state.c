@@ -12,8 +12,8 @@
 #include "state_kit.h"
 #include "suite.h"
 
-static const char *const wires[] = {"float32", "bfloat16", "int4", "ternary"};
-#define WIRES 4
+static const char *const wires[] = {"float32", "bfloat16", "int4", "ternary", "sparse"};
+#define WIRES 5
 #define AT    18
 
 /* --- every domain, overlap, wire, correction --- */

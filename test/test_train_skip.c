@@ -98,7 +98,7 @@ static void check_as_if_it_had_not_been(ranks_job *job)
     ranks_free(&without);
 }
 
-static const char *const wires[] = {"float32", "bfloat16", "int8", "int4", "ternary"};
+static const char *const wires[] = {"float32", "bfloat16", "int8", "int4", "ternary", "sparse"};
 
 START_TEST(a_step_with_a_bad_gradient_leaves_no_trace)
 {
@@ -228,8 +228,8 @@ int main(void)
     Suite *suite = suite_create("train_skip");
     TCase *tcase = tcase_create("ranks");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_step_with_a_bad_gradient_leaves_no_trace, 0, 5);
-    tcase_add_loop_test(tcase, the_first_step_may_be_skipped, 0, 5);
+    tcase_add_loop_test(tcase, a_step_with_a_bad_gradient_leaves_no_trace, 0, 6);
+    tcase_add_loop_test(tcase, the_first_step_may_be_skipped, 0, 6);
     tcase_add_loop_test(tcase, every_style_of_trainer_sees_it, 0, 4);
     tcase_add_loop_test(tcase, what_was_sent_along_is_held_back_again, 0, 2);
     tcase_add_test(tcase, parameters_still_fail);

@@ -145,7 +145,7 @@ END_TEST
 
 /* --- what error feedback holds back is sent along --- */
 
-static const char *const wires[] = {"int8", "int4", "ternary"};
+static const char *const wires[] = {"int8", "int4", "ternary", "sparse"};
 
 static double heavier(const ranks_job *job, int rank, int step)
 {
@@ -274,8 +274,8 @@ int main(void)
     tcase_add_loop_test(tcase, training_goes_on_from_the_mean, 0, 5);
     tcase_add_loop_test(tcase, delays_and_styles_change_nothing, 0, 5);
     tcase_add_test(tcase, shadowed_optimizers_start_from_the_mean);
-    tcase_add_loop_test(tcase, what_was_held_back_is_sent_along, 0, 3);
-    tcase_add_loop_test(tcase, gradients_keep_what_they_held_back, 0, 3);
+    tcase_add_loop_test(tcase, what_was_held_back_is_sent_along, 0, 4);
+    tcase_add_loop_test(tcase, gradients_keep_what_they_held_back, 0, 4);
     tcase_add_test(tcase, calls_out_of_order_are_refused);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -19,7 +19,7 @@ from .record import Record
 
 matplotlib.rcParams["svg.hashsalt"] = "msdu"  # the same figure gives the same file
 WIRE_COLORS = {"float32": "tab:blue", "bfloat16": "tab:cyan", "int8": "tab:olive",
-               "int4": "tab:green", "ternary": "tab:red"}
+               "int4": "tab:green", "ternary": "tab:red", "sparse": "tab:purple"}
 
 
 def _save(figure: Any, file: pathlib.Path) -> None:

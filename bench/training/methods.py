@@ -290,7 +290,7 @@ METHODS: dict[str, Callable[[Job], Method]] = {
 }
 TORCH_ONLY = ("none", "ddp", "ddp-fp16", "ddp-bf16", "powersgd", "local", "postlocal",
               "hierarchical")
-WIRES = ("float32", "bfloat16", "float16", "int8", "int4", "ternary")
+WIRES = ("float32", "bfloat16", "float16", "int8", "int4", "ternary", "sparse")
 
 
 def expand(name: str) -> tuple[str, dict[str, str]]:

@@ -64,6 +64,7 @@ typedef enum msdu_pass_format {
     MSDU_FORMAT_INT8,
     MSDU_FORMAT_INT4,
     MSDU_FORMAT_TERNARY,
+    MSDU_FORMAT_SPARSE,
 } msdu_pass_format;
 
 typedef struct msdu_rule_step {

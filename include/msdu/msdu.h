@@ -215,7 +215,8 @@ typedef struct msdu_config {
     uint64_t fuse_bytes;  /* smaller tensors are fused up to this; default 1 MiB */
     int64_t window;       /* slices in flight; default 4 */
     int64_t lanes;        /* independent ordered channels; default 2 */
-    const char *wire;     /* "auto", "float32", "bfloat16", "float16", "int8", "int4", "ternary" */
+    const char *wire;     /* "auto", "float32", "bfloat16", "float16", "int8", "int4", "ternary",
+                             "sparse" */
     int64_t wire_block;   /* elements that share a scale; default 256 */
 
     /* seen from outside; %r in a path becomes the rank */

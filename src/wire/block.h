@@ -12,13 +12,18 @@
 
 /* A format as its blocks see it. vec is what msdu__vec_get() gave, looked up once per slice. */
 typedef struct msdu__codec {
-    uint32_t bits; /* of a code */
+    uint32_t bits; /* of a code; 0: bytes() says how many bytes count codes take */
+    uint64_t (*bytes)(uint64_t count);
     /* The header of a block: its scale. NULL: no header. */
     uint16_t (*fit)(const msdu__vec *vec, const float *x, uint64_t count);
     void (*encode)(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
                    uint64_t count);
     void (*decode)(const msdu__vec *vec, uint16_t header, const void *codes, float *value,
                    uint64_t count);
+    /* NULL, or sum += sign * decoded, where that is less work; a format without `bits` has it,
+     * because its blocks cannot be decoded in pieces. */
+    void (*add)(const msdu__vec *vec, uint16_t header, const void *codes, float *sum,
+                uint64_t count, float sign);
 } msdu__codec;
 
 /*
@@ -40,5 +45,6 @@ extern const msdu__wire msdu__wire_float16;
 extern const msdu__wire msdu__wire_int8;
 extern const msdu__wire msdu__wire_int4;
 extern const msdu__wire msdu__wire_ternary;
+extern const msdu__wire msdu__wire_sparse;
 
 #endif

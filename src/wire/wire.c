@@ -12,6 +12,7 @@ static const msdu__wire *const wires[MSDU__WIRE_COUNT] = {
     [MSDU__WIRE_FLOAT32] = &msdu__wire_float32, [MSDU__WIRE_BFLOAT16] = &msdu__wire_bfloat16,
     [MSDU__WIRE_FLOAT16] = &msdu__wire_float16, [MSDU__WIRE_INT8] = &msdu__wire_int8,
     [MSDU__WIRE_INT4] = &msdu__wire_int4,       [MSDU__WIRE_TERNARY] = &msdu__wire_ternary,
+    [MSDU__WIRE_SPARSE] = &msdu__wire_sparse,
 };
 
 const msdu__wire *msdu__wire_at(int index)
@@ -40,7 +41,7 @@ static uint64_t header_bytes(const msdu__codec *codec)
 
 static uint64_t code_bytes(const msdu__codec *codec, uint64_t count)
 {
-    return (count * codec->bits + 7) / 8;
+    return codec->bytes != NULL ? codec->bytes(count) : (count * codec->bits + 7) / 8;
 }
 
 static uint64_t minimum(uint64_t a, uint64_t b)
@@ -68,6 +69,10 @@ static void subtract_decoded(const walk *w, uint16_t header, const unsigned char
                              uint64_t count)
 {
     float decoded[PIECE];
+    if (w->codec->add != NULL) {
+        w->codec->add(w->vec, header, codes, x, count, -1.0F);
+        return;
+    }
     for (uint64_t done = 0; done < count; done += PIECE) {
         const uint64_t n = minimum(count - done, PIECE);
         w->codec->decode(w->vec, header, codes + code_bytes(w->codec, done), decoded, n);
@@ -127,6 +132,10 @@ static void add_decoded(const walk *w, uint16_t header, const unsigned char *cod
                         uint64_t count)
 {
     float decoded[PIECE];
+    if (w->codec->add != NULL) {
+        w->codec->add(w->vec, header, codes, sum, count, 1.0F);
+        return;
+    }
     for (uint64_t done = 0; done < count; done += PIECE) {
         const uint64_t n = minimum(count - done, PIECE);
         w->codec->decode(w->vec, header, codes + code_bytes(w->codec, done), decoded, n);

@@ -34,6 +34,7 @@ enum {
     MSDU__WIRE_INT8,
     MSDU__WIRE_INT4,
     MSDU__WIRE_TERNARY,
+    MSDU__WIRE_SPARSE,
     MSDU__WIRE_COUNT
 };
 

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a wire format costs in accuracy, before it is written: a simulation of four ranks in torch.
+
+    python3 bench/wire_trials.py --data DIR --format sparse --domain parameter --seed 1
+
+One process trains the small network of bench/train.py on CIFAR-100 (its schedule, its batches of
+32 a rank) at h = 1. Both phases are coded, both with error feedback. Prints one JSON line.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from training import data, models, rank
+
+RANKS = 4
+Format = Callable[[Tensor], Tensor]  # (rows, elements) to what is decoded
+
+
+def blocks(x: Tensor, block: int) -> Tensor:
+    """(rows, elements) to (rows, blocks, block), with zeros at the end."""
+    return functional.pad(x, (0, -x.shape[-1] % block)).unflatten(-1, (-1, block))
+
+
+def uniform(x: Tensor, levels: int, block: int) -> Tensor:
+    """Equal steps up to the block's largest; levels 1 is ternary with steps of the largest."""
+    y = blocks(x, block)
+    step = (y.abs().amax(-1, keepdim=True) / levels).clamp(min=1e-30)
+    return (torch.round(y / step) * step).flatten(-2)[:, :x.shape[-1]]
+
+
+def largest(x: Tensor, share: int, twice: bool, least: float, block: int) -> Tensor:
+    """One of `share` elements; all with one magnitude.
+
+    twice: that is two thresholds, and at least `least` times the block's largest, whose half is
+    then the threshold; else the mean of what is sent.
+    """
+    y = blocks(x, block)
+    most, where = y.abs().topk(block // share, dim=-1)
+    if twice:
+        magnitude = torch.maximum(2 * most[..., -1:], least * most[..., :1])
+        sent = torch.where(most >= magnitude / 2, magnitude, 0.0)
+    else:
+        sent = most.mean(-1, keepdim=True).expand_as(most)
+    decoded = torch.zeros_like(y).scatter_(-1, where, sent) * y.sign()
+    return decoded.flatten(-2)[:, :x.shape[-1]]
+
+
+def format_of(name: str, share: int, block: int) -> Format | None:
+    """The format of this name; None is float32."""
+    formats: dict[str, Format | None] = {
+        "float32": None,
+        "int4": lambda x: uniform(x, 7, block),
+        "steps": lambda x: uniform(x, 1, block),
+        "mean": lambda x: largest(x, share, False, 0.0, block),
+        "twice": lambda x: largest(x, share, True, 0.0, block),
+        "sparse": lambda x: largest(x, share, True, 0.5, block),
+    }
+    return formats[name]
+
+
+class Exchange:
+    """Mean over ranks in two coded phases."""
+
+    def __init__(self, code: Format | None, elements: int) -> None:
+        self.code = code
+        self.held, self.owned = torch.zeros(RANKS, elements), torch.zeros(1, elements)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Of the rows, as all ranks decode it."""
+        if self.code is None:
+            return x.mean(0)
+        self.held += x
+        sent = self.code(self.held)
+        self.held -= sent
+        self.owned += sent.mean(0)
+        decoded = self.code(self.owned)
+        self.owned -= decoded
+        return decoded[0]
+
+
+def train(options: argparse.Namespace) -> dict[str, object]:
+    """A whole run; the result of its last step."""
+    dataset = data.load("cifar100", options.data, options.cache)
+    torch.manual_seed(options.seed)
+    model = models.build("cnn", dataset.classes, {})
+    parameters = list(model.parameters())
+    common = torch.cat([p.detach().reshape(-1) for p in parameters])
+
+    def put(whole: Tensor) -> None:
+        for p, part in zip(parameters, whole.split([p.numel() for p in parameters])):
+            p.data.copy_(part.view(p.shape))
+
+    shards = [data.Shards(options.samples, RANKS, r, 32, options.seed) for r in range(RANKS)]
+    total = shards[0].steps * options.epochs
+    exchange = Exchange(format_of(options.format, options.share, options.block), len(common))
+    is_gradient = options.domain == "gradient"
+    momentum = torch.zeros(1 if is_gradient else RANKS, len(common))
+    gradient = torch.empty(RANKS, len(common))
+    step = 0
+    for epoch in range(options.epochs):
+        for batches in zip(*(data.training_batches(dataset, s, epoch) for s in shards)):
+            for r, (x, y) in enumerate(batches):
+                model.zero_grad(set_to_none=True)
+                rank.loss_of(model(x), y).backward()
+                torch.cat([p.grad.reshape(-1) for p in parameters  # type: ignore[union-attr]
+                           ], out=gradient[r])
+            lr = 0.05 * rank.rate_factor(step, total, 0.05)
+            momentum = 0.9 * momentum + (exchange.mean(gradient) if is_gradient else gradient)
+            common = common - (lr * momentum[0] if is_gradient else exchange.mean(lr * momentum))
+            put(common)
+            step += 1
+    if not is_gradient:  # what the library's last synchronization sends
+        put(common - exchange.held.mean(0) - exchange.owned[0])
+    right = count = 0
+    with torch.no_grad():
+        for x, y in data.test_batches(dataset, data.Shards(options.samples, 1, 0, 32, 0), 0):
+            right += int((model(x).argmax(-1) == y).sum())
+            count += len(y)
+    return {**vars(options), "accuracy": 100 * right / count}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, help="folder of CIFAR-100")
+    parser.add_argument("--cache", help="folder for decoded data")
+    parser.add_argument("--format", default="sparse",
+                        choices=("float32", "int4", "steps", "mean", "twice", "sparse"))
+    parser.add_argument("--domain", default="gradient", choices=("gradient", "parameter"))
+    parser.add_argument("--share", type=int, default=8, help="one of so many elements is sent")
+    parser.add_argument("--block", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--samples", type=int, default=25000)
+    torch.set_num_threads(1)
+    print(json.dumps(train(parser.parse_args())))

@@ -25,6 +25,7 @@ typedef struct msdu__allreduce {
     uint32_t runs;
     uint32_t iterations[MSDU__ALLREDUCE_SIZES]; /* per run */
     double run_ns[MSDU__ALLREDUCE_SIZES][MSDU__PATHS][MSDU__ALLREDUCE_RUNS][MSDU__ALLREDUCE_RANKS];
+    double cpu_ns[MSDU__ALLREDUCE_SIZES][MSDU__PATHS][MSDU__ALLREDUCE_RANKS]; /* of all runs */
     uint64_t wrong[MSDU__ALLREDUCE_SIZES][MSDU__PATHS][MSDU__ALLREDUCE_RANKS];
     uint64_t allocations[MSDU__ALLREDUCE_SIZES]; /* rank 0, in the timed runs of the sliced path */
     char error[MSDU__ALLREDUCE_RANKS][512];

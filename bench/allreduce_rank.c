@@ -171,12 +171,14 @@ static bool measure(rank_state *s, uint32_t size, uint32_t run, int path)
     fill(s, path); /* the sums of the whole path double each time */
     pthread_barrier_wait(&s->shared->barrier);
     msdu__count_alloc_begin();
+    double cpu = msdu__bench_cpu();
     double began = msdu__bench_now();
     for (uint32_t i = 0; i < iterations && is_done; i++) {
         is_done = run_once(s, path);
     }
     double spent = msdu__bench_now() - began;
     uint64_t allocations = msdu__count_alloc_end();
+    s->shared->cpu_ns[size][path][s->rank] += msdu__bench_cpu() - cpu;
     s->shared->run_ns[size][path][run][s->rank] = spent / iterations;
     if (path == MSDU__SLICED && s->rank == 0) {
         s->shared->allocations[size] += allocations;

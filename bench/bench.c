@@ -37,6 +37,13 @@ double msdu__bench_now(void)
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
+double msdu__bench_cpu(void)
+{
+    struct timespec spent;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
+    return (double)spent.tv_sec * 1e9 + (double)spent.tv_nsec;
+}
+
 static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a;

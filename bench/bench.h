@@ -49,6 +49,7 @@ typedef struct msdu__bench_stats {
 } msdu__bench_stats;
 
 double msdu__bench_now(void); /* nanoseconds, monotonic */
+double msdu__bench_cpu(void); /* nanoseconds of processor time, all threads of the process */
 /* Sorts values; count is at least 1. */
 msdu__bench_stats msdu__bench_summarize(double *values, uint32_t count);
 /* A new record with the fields every record has: bench, machine, cores, isa, commit, version. */

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "wire/wire.h"
 
@@ -146,14 +145,6 @@ static bool open_method(msdu__overlap_rank *r, msdu__overlap_group *group)
 
 /* --- measuring --- */
 
-static double process_ns(void)
-{
-    struct rusage used;
-    getrusage(RUSAGE_SELF, &used);
-    return ((double)used.ru_utime.tv_sec + (double)used.ru_stime.tv_sec) * 1e9 +
-           ((double)used.ru_utime.tv_usec + (double)used.ru_stime.tv_usec) * 1e3;
-}
-
 static bool run_steps(msdu__overlap_rank *r, uint32_t steps)
 {
     for (uint32_t i = 0; i < steps; i++) {
@@ -190,7 +181,7 @@ static bool measure(msdu__overlap_rank *r, msdu__overlap_result *out)
     uint32_t window = window_of(r);
     uint32_t windows = (r->plan->steps + window - 1) / window;
     double *spent = calloc(windows, sizeof(*spent));
-    double cpu = process_ns();
+    double cpu = msdu__bench_cpu();
     uint64_t bytes = bytes_sent(r);
     bool is_done = spent != NULL;
     for (uint32_t i = 0; i < windows && is_done; i++) {
@@ -203,7 +194,7 @@ static bool measure(msdu__overlap_rank *r, msdu__overlap_result *out)
         msdu__bench_stats stats = msdu__bench_summarize(spent, windows);
         out->step_ns = stats.median;
         out->p90_ns = stats.p90;
-        out->cpu_ns = (process_ns() - cpu) / steps;
+        out->cpu_ns = (msdu__bench_cpu() - cpu) / steps;
         out->bytes = (double)(bytes_sent(r) - bytes) / steps; /* where rounds may change */
     }
     free(spent);

@@ -69,9 +69,15 @@ void msdu__overlap_print_head(msdu__bench *bench, const msdu__overlap_plan *plan
             facts->is_measured ? "measured: the best of several whole exchanges" : "as given",
             facts->exchange_ns / 1e3, facts->ratio);
     fprintf(bench->text, "# %u steps measured, local steps h %u\n", plan->steps, plan->interval);
-    fprintf(bench->text, "#%15s %10s %10s %10s %7s %8s %6s %9s %5s %-8s %5s %9s\n", "method",
+    fprintf(bench->text, "#%15s %10s %10s %10s %7s %8s %6s %9s %5s %-8s %5s %9s %8s\n", "method",
             "step us", "p90 us", "bound us", "ratio", "exposed", "link", "MB a step", "h", "wire",
-            "wrong", "cpu us");
+            "wrong", "cpu us", "cpu s/GB");
+}
+
+/* Processor time of all threads of a rank for what it sent; 0 where nothing is sent. */
+static double cpu_s_per_gb(const msdu__overlap_result *r)
+{
+    return r->bytes > 0 ? r->cpu_ns / r->bytes : 0;
 }
 
 static void add_record(msdu__bench *bench, const msdu__overlap_plan *plan,
@@ -91,6 +97,7 @@ static void add_record(msdu__bench *bench, const msdu__overlap_plan *plan,
         {"p90_us", r->p90_ns / 1e3},
         {"compute_us", msdu__profile_compute_ns(&plan->profile) / 1e3},
         {"cpu_us", r->cpu_ns / 1e3},
+        {"cpu_s_per_gb", cpu_s_per_gb(r)},
         {"bytes", r->bytes},
         {"interval", r->interval},
         {"link_mbit", facts->link.bytes_per_ns * 8e3},
@@ -122,10 +129,10 @@ void msdu__overlap_print(msdu__bench *bench, const msdu__overlap_plan *plan,
     double exposed = fmax(0, 1 - compute / r->step_ns);
     double use = r->bytes / (facts->link.bytes_per_ns * r->step_ns);
     fprintf(bench->text,
-            "%16s %10.0f %10.0f %10.0f %7.3f %7.1f%% %6.3f %9.3f %5.0f %-8s %5.0f %9.0f\n",
+            "%16s %10.0f %10.0f %10.0f %7.3f %7.1f%% %6.3f %9.3f %5.0f %-8s %5.0f %9.0f %8.3f\n",
             method->name, r->step_ns / 1e3, r->p90_ns / 1e3, bound / 1e3, r->step_ns / bound,
             100 * exposed, use, r->bytes / 1e6, r->interval, msdu__wire_at((int)r->wire)->name,
-            r->wrong, r->cpu_ns / 1e3);
+            r->wrong, r->cpu_ns / 1e3, cpu_s_per_gb(r));
     fflush(bench->text);
     bench->is_wrong = bench->is_wrong || r->wrong > 0;
     add_record(bench, plan, facts, method, (double[5]){bound, exposed, use}, r);

@@ -269,7 +269,8 @@ typedef struct msdu__pipeline {
     uint64_t step_began_ns;
     uint64_t step_blocked_ns;
     _Atomic uint64_t blocked_ns;
-    _Atomic double step_ns; /* smoothed step time without waiting */
+    _Atomic uint64_t cpu_ns; /* of the communication thread, when its latest round ended */
+    _Atomic double step_ns;  /* smoothed step time without waiting */
     _Atomic double lr;
     _Atomic double loss;
     _Atomic uint64_t step_start_ns;

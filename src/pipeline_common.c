@@ -61,6 +61,7 @@ void msdu__pipeline_summary(msdu__pipeline *p, msdu_summary *summary_out)
     uint64_t began = atomic_load(&p->start_ns);
     summary_out->steps = atomic_load(&p->step_count);
     summary_out->wait_ns = atomic_load(&p->blocked_ns);
+    summary_out->cpu_ns = atomic_load(&p->cpu_ns);
     summary_out->elapsed_ns = began == 0 ? 0 : msdu__pipeline_now(p) - began;
     summary_out->bytes_plain = p->plain_bytes * summary_out->steps;
 }

@@ -23,7 +23,7 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 480)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 248)},
+    {SIZE(msdu_config, 480)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 256)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},
 };
@@ -118,6 +118,7 @@ static const pin summary_fields[] = {
     {FIELD(msdu_summary, domain, 104)},
     {FIELD(msdu_summary, interval, 112)},
     {FIELD(msdu_summary, reason, 120)},
+    {FIELD(msdu_summary, cpu_ns, 248)},
 };
 
 static const pin setting_info_fields[] = {

@@ -116,6 +116,7 @@ START_TEST(nothing_but_summary_rollback_and_destroy_after_finish)
     expect(msdu_finish(ctx), MSDU_ERR_STATE, "finish");
     ck_assert_int_eq(msdu_summary_get(ctx, &summary), MSDU_OK);
     ck_assert_uint_eq(summary.steps, 1);
+    ck_assert_uint_gt(summary.cpu_ns, 0);
     ck_assert_str_eq(summary.domain, "parameter");
     ck_assert_int_eq(msdu_rollback(ctx), MSDU_OK);
     msdu_destroy(ctx);

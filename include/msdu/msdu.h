@@ -270,6 +270,8 @@ typedef struct msdu_summary {
     const char *domain;      /* static; domain now */
     const char *interval;    /* static; policy */
     char reason[128];        /* the policy's last reason, one line */
+    uint64_t cpu_ns;         /* processor time of the communication thread, as of the latest
+                                synchronization; threads of a backend come on top */
 } msdu_summary;
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)

@@ -115,6 +115,7 @@ class SummaryStruct(ctypes.Structure):
         ("domain", c_char_p),
         ("interval", c_char_p),
         ("reason", c_char * 128),
+        ("cpu_ns", c_uint64),
     ]
 
 

@@ -41,6 +41,8 @@ class Summary:
         domain: what is synchronized now.
         interval: the policy.
         reason: the policy's last reason.
+        cpu_ns: processor time of the communication thread, nanoseconds; threads of the backend
+            come on top.
     """
 
     steps: int
@@ -59,6 +61,7 @@ class Summary:
     domain: str
     interval: str
     reason: str
+    cpu_ns: int = 0
 
     @property
     def waited(self) -> float:
@@ -70,12 +73,18 @@ class Summary:
         """How many times fewer bytes than a float32 allreduce every step; 1 if none was sent."""
         return self.bytes_plain / self.bytes_sent if self.bytes_sent else 1.0
 
+    @property
+    def cpu_s_per_gb(self) -> float:
+        """Processor time of the communication thread, seconds for each GB sent; 0 if none was."""
+        return self.cpu_ns / self.bytes_sent if self.bytes_sent else 0.0
+
     def __str__(self) -> str:
         return (
             f"rank {self.rank} of {self.ranks}: {self.steps} steps, {self.rounds} rounds, "
             f"h {self.interval_steps} ({self.interval}), {self.wire}, {self.domain} domain\n"
             f"sent {self.bytes_sent / 1e6:.3f} MB, {self.fewer:.1f} times fewer than plain; "
-            f"waited {100 * self.waited:.1f} % of {self.elapsed_ns / 1e9:.1f} s\n"
+            f"waited {100 * self.waited:.1f} % of {self.elapsed_ns / 1e9:.1f} s; "
+            f"communication thread {self.cpu_s_per_gb:.3g} CPU s for each GB\n"
             f"drift {self.drift:.3g}, divergence {self.divergence:.3g}"
             + (f"; {self.reason}" if self.reason else "")
         )

@@ -72,6 +72,8 @@ static void write_all(FILE *file, const msdu_summary *s)
         {"msdu_elapsed_seconds_total", "counter", "Time since the start.", seconds(s->elapsed_ns)},
         {"msdu_plan_renewals_total", "counter", "Times the order of slices was renewed.",
          (double)s->plan_renewals},
+        {"msdu_cpu_seconds_total", "counter", "Processor time of the communication thread.",
+         seconds(s->cpu_ns)},
         {"msdu_interval_steps", "gauge", "Steps until the next synchronization.",
          (double)s->interval_steps},
         {"msdu_drift_ratio", "gauge", "Relative drift of the last round.", s->drift},

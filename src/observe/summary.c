@@ -63,7 +63,12 @@ void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
         (double)summary->wait_ns * 1e-9, elapsed * 1e-9,
         elapsed > 0 ? 100 * (double)summary->wait_ns / elapsed : 0.0,
         (unsigned long long)summary->plan_renewals);
-    add(&out, "h %llu, drift %.3g, divergence %.3g, last reason: %.*s",
+    add(&out, "communication thread %.2f s of processor time", (double)summary->cpu_ns * 1e-9);
+    if (summary->bytes_sent > 0) {
+        add(&out, ", %.3f s for each GB sent",
+            (double)summary->cpu_ns / (double)summary->bytes_sent);
+    }
+    add(&out, "\nh %llu, drift %.3g, divergence %.3g, last reason: %.*s",
         (unsigned long long)summary->interval_steps, summary->drift, summary->divergence,
         (int)sizeof(summary->reason), or_none(summary->reason));
 }

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tuner: fits the cost of slices to measured rounds and chooses the cut of least loss. Pure. */
+#include "tuner.h"
+
+#include <assert.h>
+#include <stddef.h>
+
+#define KIB           1024U
+#define SLICES_WANTED 64 /* at the start, so that 4 in flight are a sixteenth of the model */
+#define SLICES_LEAST  8
+#define LARGEST       (4096U * KIB)
+#define SLICES_MOST   4096 /* a slice has some hundred bytes of tables, on every rank */
+#define FIRST_LEAST   (64U * KIB)
+#define FIRST_MOST    (1024U * KIB)
+#define LEAST         (32U * KIB)
+#define SKIP          2    /* a round tells the link time of the one before */
+#define GUESSED_SHARE 0.25 /* of the latency, for g before two cuts were measured */
+#define SHARE_LEAST   (1.0 / 16)
+#define SHARE_MOST    4.0
+#define SHARE_STEP    1.125
+#define RATE_SHARE    0.1     /* at least so much of T is bytes */
+#define GAIN_SHARE    0.02    /* of T, and */
+#define GAIN_NS       50000.0 /* so much must be won by a change */
+#define SAME_BYTES    1.2     /* rounds whose bytes differ by less are of one kind */
+#define TRIAL_FACTOR  4
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Largest power of two that is not above value, which is at least 1. */
+static uint64_t power_of_two(uint64_t value)
+{
+    uint64_t power = 1;
+    while (power <= value / 2) {
+        power *= 2;
+    }
+    return power;
+}
+
+uint64_t msdu__tuner_slice_least(uint64_t model_bytes)
+{
+    uint64_t least = LEAST;
+    while (least < model_bytes / SLICES_MOST) {
+        least *= 2;
+    }
+    return least;
+}
+
+uint64_t msdu__tuner_slice_most(uint64_t model_bytes)
+{
+    uint64_t most = power_of_two(model_bytes / SLICES_LEAST + 1);
+    uint64_t least = msdu__tuner_first(model_bytes, 0).slice_bytes;
+    uint64_t other = msdu__tuner_slice_least(model_bytes);
+    most = most > LARGEST ? LARGEST : most;
+    least = other > least ? other : least;
+    return most > least ? most : least;
+}
+
+msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window)
+{
+    uint64_t wanted = model_bytes / SLICES_WANTED;
+    wanted = wanted < FIRST_LEAST ? FIRST_LEAST : wanted;
+    wanted = wanted > FIRST_MOST ? FIRST_MOST : wanted;
+    return (msdu__tuning){.slice_bytes = power_of_two(wanted), .window = window};
+}
+
+void msdu__tuner_begin(msdu__tuner *tuner, msdu__tuning present)
+{
+    *tuner = (msdu__tuner){.present = present, .skip = SKIP};
+}
+
+/* --- the model --- */
+
+double msdu__tuner_busy_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round)
+{
+    double bytes_ns = (double)round->bytes / round->slices / cost->bytes_per_ns;
+    double hidden = (cost->latency_ns + bytes_ns) / round->window;
+    return round->slices * larger(cost->slice_ns + bytes_ns, hidden);
+}
+
+double msdu__tuner_loss_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round,
+                           double largest)
+{
+    double least = (double)round->bytes / cost->bytes_per_ns;
+    double busy = msdu__tuner_busy_ns(cost, round);
+    return busy - least + round->window * (largest / cost->bytes_per_ns + cost->slice_ns);
+}
+
+/* The rate with which a round takes as long as measured: T of the model, solved for B / R. */
+static double rate_of(const msdu__tuner_round *round, double slice_ns, double latency_ns)
+{
+    double busy = round->link_ns - round->slices * slice_ns;
+    double hidden = round->window * round->link_ns - round->slices * latency_ns;
+    double bytes_ns = busy < hidden ? busy : hidden;
+    return (double)round->bytes / larger(bytes_ns, RATE_SHARE * round->link_ns);
+}
+
+/* How far the model is from a measured round. */
+static double error_of(const msdu__tuner_cost *cost, const msdu__tuner_round *round)
+{
+    double off = msdu__tuner_busy_ns(cost, round) - round->link_ns;
+    return off < 0 ? -off : off;
+}
+
+msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_round *before, const msdu__tuner_round *now,
+                                 double latency_ns)
+{
+    msdu__tuner_cost best = {.slice_ns = GUESSED_SHARE * latency_ns, .latency_ns = latency_ns};
+    best.bytes_per_ns = rate_of(now, best.slice_ns, latency_ns);
+    if (before == NULL) {
+        return best;
+    }
+    double least = error_of(&best, before);
+    for (double share = SHARE_LEAST; share <= SHARE_MOST; share *= SHARE_STEP) {
+        msdu__tuner_cost cost = {.slice_ns = share * latency_ns, .latency_ns = latency_ns};
+        cost.bytes_per_ns = rate_of(now, cost.slice_ns, latency_ns);
+        double error = error_of(&cost, before);
+        best = error < least ? cost : best;
+        least = error < least ? error : least;
+    }
+    return best;
+}
+
+/* The same round under another cut: as many slices more as they are smaller. */
+static msdu__tuner_round cut_anew(const msdu__tuner_round *now, uint64_t from, msdu__tuning to)
+{
+    msdu__tuner_round other = *now;
+    double slices = (double)now->slices * (double)from / (double)to.slice_bytes;
+    other.window = to.window;
+    other.slices = slices < 1 ? 1 : (uint32_t)(slices + 0.5);
+    return other;
+}
+
+static double loss_of(const msdu__tuner_args *args, const msdu__tuner_cost *cost,
+                      const msdu__tuner_round *now, msdu__tuning present, msdu__tuning choice)
+{
+    msdu__tuner_round round = cut_anew(now, present.slice_bytes, choice);
+    double share = (double)choice.slice_bytes / (double)args->model_bytes;
+    return msdu__tuner_loss_ns(cost, &round, (double)now->bytes * (share < 1 ? share : 1));
+}
+
+msdu__tuning msdu__tuner_best(const msdu__tuner_args *args, const msdu__tuner_cost *cost,
+                              const msdu__tuner_round *now, msdu__tuning present)
+{
+    msdu__tuning best = present;
+    double least = loss_of(args, cost, now, present, present);
+    /* largest first, so that of equals the one with fewer messages stays */
+    for (uint64_t bytes = args->slice_most; bytes >= args->slice_least; bytes /= 2) {
+        for (uint32_t window = args->window_least; window <= args->window_most; window++) {
+            msdu__tuning choice = {.slice_bytes = bytes, .window = window};
+            double loss = loss_of(args, cost, now, present, choice);
+            best = loss < least ? choice : best;
+            least = loss < least ? loss : least;
+        }
+    }
+    return best;
+}
+
+/* --- decisions --- */
+
+static double median(const double values[MSDU__TUNER_ROUNDS])
+{
+    double sorted[MSDU__TUNER_ROUNDS];
+    for (uint32_t i = 0; i < MSDU__TUNER_ROUNDS; i++) {
+        uint32_t at = i;
+        for (; at > 0 && sorted[at - 1] > values[i]; at--) {
+            sorted[at] = sorted[at - 1];
+        }
+        sorted[at] = values[i];
+    }
+    return (sorted[(MSDU__TUNER_ROUNDS - 1) / 2] + sorted[MSDU__TUNER_ROUNDS / 2]) / 2;
+}
+
+static bool is_same(uint64_t a, uint64_t b)
+{
+    double low = (double)(a < b ? a : b);
+    double high = (double)(a < b ? b : a);
+    return high <= SAME_BYTES * low;
+}
+
+/* Rounds of another wire: nothing measured so far is of use. */
+static void begin_anew(msdu__tuner *tuner, uint64_t bytes)
+{
+    tuner->bytes = bytes;
+    tuner->count = 0;
+    tuner->skip = SKIP;
+    tuner->point_count = 0;
+    tuner->is_settled = tuner->changes + 1 >= MSDU__TUNER_CHANGES;
+}
+
+/* Another number of slices, once, without which g stays a guess. Smaller ones tell more. */
+static uint64_t trial_of(const msdu__tuner *tuner, const msdu__tuner_args *args)
+{
+    uint64_t bytes = tuner->present.slice_bytes;
+    for (uint64_t factor = TRIAL_FACTOR; factor > 1; factor /= 2) {
+        if (bytes / factor >= args->slice_least) {
+            return bytes / factor;
+        }
+        if (bytes * factor <= args->slice_most) {
+            return bytes * factor;
+        }
+    }
+    return bytes;
+}
+
+/* What a choice has cost, by its own measurement. */
+static double measured_loss(const msdu__tuner *tuner, const msdu__tuner_args *args,
+                            const msdu__tuner_point *point)
+{
+    double share = (double)point->tuning.slice_bytes / (double)args->model_bytes;
+    double largest = (double)point->round.bytes * (share < 1 ? share : 1);
+    return point->round.link_ns + point->tuning.window * largest / tuner->cost.bytes_per_ns;
+}
+
+/* Nothing better is in sight: whatever the model says, the choice that did best stays. */
+static bool settle(msdu__tuner *tuner, const msdu__tuner_args *args)
+{
+    const msdu__tuner_point *last = &tuner->points[tuner->point_count - 1];
+    const msdu__tuner_point *best = last;
+    for (uint32_t i = 0; i < tuner->point_count; i++) {
+        const msdu__tuner_point *point = &tuner->points[i];
+        if (measured_loss(tuner, args, point) < measured_loss(tuner, args, best)) {
+            best = point;
+        }
+    }
+    double gain = measured_loss(tuner, args, last) - measured_loss(tuner, args, best);
+    tuner->is_settled = true;
+    if (gain <= GAIN_SHARE * last->round.link_ns) {
+        return false;
+    }
+    tuner->present = best->tuning;
+    tuner->changes++;
+    return true;
+}
+
+static bool are_equal(msdu__tuning a, msdu__tuning b)
+{
+    return a.slice_bytes == b.slice_bytes && a.window == b.window;
+}
+
+static bool decide(msdu__tuner *tuner, const msdu__tuner_args *args, const msdu__tuner_round *now)
+{
+    const msdu__tuner_round *before =
+        tuner->point_count > 0 ? &tuner->points[tuner->point_count - 1].round : NULL;
+    tuner->cost = msdu__tuner_fit(before, now, args->latency_ns);
+    tuner->points[tuner->point_count++] = (msdu__tuner_point){tuner->present, *now};
+    tuner->count = 0;
+    tuner->skip = SKIP;
+    msdu__tuning best = msdu__tuner_best(args, &tuner->cost, now, tuner->present);
+    double gain = loss_of(args, &tuner->cost, now, tuner->present, tuner->present) -
+                  loss_of(args, &tuner->cost, now, tuner->present, best);
+    if (gain <= GAIN_NS || gain <= GAIN_SHARE * now->link_ns) {
+        best = tuner->present;
+    }
+    if (before == NULL && best.slice_bytes == tuner->present.slice_bytes) {
+        best.slice_bytes = trial_of(tuner, args);
+    }
+    /* the last change of all is kept for going back */
+    if (are_equal(best, tuner->present) || tuner->changes + 1 >= MSDU__TUNER_CHANGES) {
+        return settle(tuner, args);
+    }
+    tuner->present = best;
+    tuner->changes++;
+    return true;
+}
+
+bool msdu__tuner_hear(msdu__tuner *tuner, const msdu__tuner_args *args,
+                      const msdu__tuner_round *round)
+{
+    if (round->slices == 0 || round->bytes == 0 || !(round->link_ns > 0)) {
+        return false;
+    }
+    if (tuner->bytes > 0 && !is_same(tuner->bytes, round->bytes)) {
+        begin_anew(tuner, round->bytes);
+    }
+    tuner->bytes = round->bytes;
+    if (tuner->is_settled) {
+        return false;
+    }
+    if (tuner->skip > 0) {
+        tuner->skip--;
+        return false;
+    }
+    assert(tuner->count < MSDU__TUNER_ROUNDS);
+    tuner->link_ns[tuner->count++] = round->link_ns;
+    if (tuner->count < MSDU__TUNER_ROUNDS) {
+        return false;
+    }
+    msdu__tuner_round now = *round;
+    now.link_ns = median(tuner->link_ns);
+    return decide(tuner, args, &now);
+}

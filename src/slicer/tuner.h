@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tuner: how large slices are and how many are in flight, from measured rounds. Pure: no I/O,
+ * locks, clock, globals.
+ *
+ * The model. A rank sends B bytes in a round, in n slices of s = B / n each, over a link of R bytes
+ * per ns. A slice has g ns of its own beside its bytes, however many are in flight (messages,
+ * wake-ups), and latency a, which others in flight hide. With W in flight the link is busy for
+ *
+ *     T = n max(g + s / R, (a + s / R) / W)
+ *
+ * and a slice that is needed first but ready last waits for those in flight: W times the bytes of
+ * the largest slice by R. Small slices cost n g, large ones that wait; where they meet, near
+ * sqrt(B g R / W), is the best. B, n and T are what rounds tell; a is measured at the start; g
+ * follows from T under two different cuts, and is a share of a before there are two.
+ */
+#ifndef MSDU_TUNER_H
+#define MSDU_TUNER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MSDU__TUNER_ROUNDS  4 /* measured before a decision; their median counts */
+#define MSDU__TUNER_CHANGES 6 /* at most, in a run */
+
+/* What is chosen. */
+typedef struct msdu__tuning {
+    uint64_t slice_bytes; /* largest slice, in bytes of its tensors */
+    uint32_t window;      /* slices in flight */
+} msdu__tuning;
+
+typedef struct msdu__tuner_args {
+    uint64_t model_bytes; /* of all tensors */
+    double latency_ns;    /* of a small operation on an idle link, equal on all ranks */
+    uint64_t slice_least; /* powers of two */
+    uint64_t slice_most;
+    uint32_t window_least; /* equal to window_most: it stays */
+    uint32_t window_most;
+} msdu__tuner_args;
+
+/* A round, in values that are equal on all ranks. */
+typedef struct msdu__tuner_round {
+    uint64_t bytes; /* that a rank sends */
+    uint32_t slices;
+    uint32_t window;
+    double link_ns; /* time with slices in flight */
+} msdu__tuner_round;
+
+typedef struct msdu__tuner_cost {
+    double bytes_per_ns; /* R */
+    double slice_ns;     /* g */
+    double latency_ns;   /* a */
+} msdu__tuner_cost;
+
+/* What was measured under one choice. */
+typedef struct msdu__tuner_point {
+    msdu__tuning tuning;
+    msdu__tuner_round round;
+} msdu__tuner_point;
+
+typedef struct msdu__tuner {
+    msdu__tuning present;
+    msdu__tuner_cost cost; /* by the latest fit; bytes_per_ns 0: none yet */
+    msdu__tuner_point points[MSDU__TUNER_CHANGES + 1];
+    uint32_t point_count; /* of rounds with as many bytes as the present ones */
+    double link_ns[MSDU__TUNER_ROUNDS];
+    uint64_t bytes; /* of the rounds that are being measured */
+    uint32_t count;
+    uint32_t skip;    /* rounds that still tell of the cut before */
+    uint32_t changes; /* so far */
+    bool is_settled;  /* until rounds have another number of bytes */
+} msdu__tuner;
+
+/* Smallest and largest slices that are tried: 32 KiB, more for models of more than 128 MiB, to 4
+ * MiB, less where a model would have less than 8 of them. */
+uint64_t msdu__tuner_slice_least(uint64_t model_bytes);
+uint64_t msdu__tuner_slice_most(uint64_t model_bytes);
+/* Before anything was measured: 64 slices or more, of 64 KiB to 1 MiB. */
+msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window);
+
+void msdu__tuner_begin(msdu__tuner *tuner, msdu__tuning present);
+
+/* T of the model, and what a step loses beside its bytes: T - B / R and the wait for those in
+ * flight. largest: bytes that a rank sends for the largest slice. */
+double msdu__tuner_busy_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round);
+double msdu__tuner_loss_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round,
+                           double largest);
+
+/* R and g by one or two measured rounds (before NULL: one). g is sought within what is
+ * possible beside a, so noise cannot lead far. */
+msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_round *before, const msdu__tuner_round *now,
+                                 double latency_ns);
+
+/* The choice of least loss. */
+msdu__tuning msdu__tuner_best(const msdu__tuner_args *args, const msdu__tuner_cost *cost,
+                              const msdu__tuner_round *now, msdu__tuning present);
+
+/* A round has ended. True: change to tuner->present, which has just been chosen. */
+bool msdu__tuner_hear(msdu__tuner *tuner, const msdu__tuner_args *args,
+                      const msdu__tuner_round *round);
+
+#endif

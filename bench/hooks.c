@@ -79,6 +79,7 @@ static msdu_status join(const rank_work *w, msdu_ctx **ctx_out)
     config.interval = "fixed";
     config.interval_steps = w->setup->interval;
     config.wire = "float32";
+    config.slice_bytes = 1U << 20; /* given, so that nothing is cut anew: that allocates */
     msdu_status status = msdu_create(&config, ctx_out);
     if (status == MSDU_OK) {
         status = add_tensors(*ctx_out, w->memory);

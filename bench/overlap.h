@@ -51,7 +51,7 @@ typedef struct msdu__overlap_plan {
     const char *methods;
     const char *backend;  /* NULL: as the environment says */
     const char *trace;    /* files of timelines, %m is the method and %r the rank; NULL: none */
-    uint64_t slice_bytes; /* 0: the library's default times scale */
+    uint64_t slice_bytes; /* 0: the library's choice */
     uint32_t interval;    /* h of local steps */
     uint32_t steps;       /* measured */
     uint32_t warmup;

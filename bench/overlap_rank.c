@@ -9,8 +9,8 @@
 #include "wire/wire.h"
 
 #define MIB             1048576.0
-#define SLICE_LEAST     262144.0 /* smaller ones cost more processor time than they hide */
 #define BUCKET_MIB      25.0     /* PyTorch's DistributedDataParallel: bucket_cap_mb */
+#define BUCKET_LEAST    262144.0
 #define DEFAULTS_WARMUP 64       /* the controller takes its time */
 #define WINDOW          8        /* steps whose mean is one value, where the interval may move */
 #define SETTINGS_BYTES  1024
@@ -18,13 +18,13 @@
 
 /* --- contexts --- */
 
+/* 0: the library's choice. */
 static double slice_bytes(const msdu__overlap_plan *plan, const msdu__overlap_method *method)
 {
-    double whole = method->is_bucketed ? BUCKET_MIB * MIB : MIB;
-    if (plan->slice_bytes > 0 && !method->is_bucketed) {
-        return (double)plan->slice_bytes;
+    if (method->is_bucketed) {
+        return fmax(BUCKET_LEAST, BUCKET_MIB * MIB * fmin(1, plan->scale));
     }
-    return fmax(SLICE_LEAST, whole * fmin(1, plan->scale));
+    return (double)plan->slice_bytes;
 }
 
 static uint32_t fragments_of(const msdu__overlap_plan *plan)
@@ -37,8 +37,11 @@ static void write_settings(const msdu__overlap_rank *r, char out[SETTINGS_BYTES]
     const msdu__overlap_plan *plan = r->plan;
     const msdu__overlap_method *m = r->method;
     unsigned long long bytes = (unsigned long long)slice_bytes(plan, m);
-    int used = snprintf(out, SETTINGS_BYTES, "%sslice_bytes=%llu\nfuse_bytes=%llu\n", m->settings,
-                        bytes, bytes);
+    int used = snprintf(out, SETTINGS_BYTES, "%s", m->settings);
+    if (bytes > 0) {
+        used += snprintf(out + used, SETTINGS_BYTES - (size_t)used,
+                         "slice_bytes=%llu\nfuse_bytes=%llu\n", bytes, bytes);
+    }
     if (m->kind == MSDU__OVERLAP_LOCAL) {
         used += snprintf(out + used, SETTINGS_BYTES - (size_t)used, "interval_steps=%u\n",
                          plan->interval);

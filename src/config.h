@@ -70,7 +70,7 @@ typedef struct msdu__settings {
     double dampening;
     double weight_decay;
     int64_t nesterov;
-    int64_t slice_bytes;
+    int64_t slice_bytes; /* -1: auto; likewise: */
     int64_t fuse_bytes;
     int64_t window;
     int64_t lanes;

@@ -86,7 +86,7 @@ static msdu_status check_sizes(msdu__loader *loader)
             settings->interval_max = settings->interval_steps;
         }
     }
-    if (settings->fuse_bytes > settings->slice_bytes) {
+    if (settings->slice_bytes >= 0 && settings->fuse_bytes > settings->slice_bytes) {
         settings->fuse_bytes = settings->slice_bytes;
     }
     if (settings->wire_block % 16 != 0) {

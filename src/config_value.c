@@ -63,8 +63,18 @@ static problem check_range(const msdu__setting *setting, double value)
     return value >= setting->low && value <= setting->high ? NULL : "is out of range";
 }
 
+/* Numbers that the library chooses itself unless they are given: -1. */
+static bool is_auto(const msdu__setting *setting, const char *text)
+{
+    return strcmp(setting->default_text, "auto") == 0 && strcmp(text, "auto") == 0;
+}
+
 static problem parse_integer(const msdu__setting *setting, const char *text, int64_t *value_out)
 {
+    if (is_auto(setting, text)) {
+        *value_out = -1;
+        return NULL;
+    }
     if (!msdu__setting_integer(text, value_out)) {
         return "is not an integer";
     }
@@ -92,6 +102,10 @@ static problem parse_bytes(const msdu__setting *setting, const char *text, int64
 {
     const char *end = NULL;
     int64_t value = 0;
+    if (is_auto(setting, text)) {
+        *value_out = -1;
+        return NULL;
+    }
     if (!parse_digits(text, &value, &end)) {
         return "is not a number of bytes";
     }
@@ -299,6 +313,8 @@ void msdu__setting_print(const msdu__setting *setting, const msdu__settings *set
         snprintf(text, bytes, "%.*s", (int)length, choice);
     } else if (setting->kind == MSDU__KIND_WIRE) {
         snprintf(text, bytes, "%s", integer < 0 ? "auto" : msdu__wire_at((int)integer)->name);
+    } else if (integer < 0 && is_auto(setting, setting->default_text)) {
+        snprintf(text, bytes, "auto");
     } else {
         snprintf(text, bytes, "%lld", (long long)integer);
     }

@@ -153,7 +153,8 @@ void msdu__derive_host(msdu__pipeline *p)
         .deadline_ns = (uint64_t)s->deadline_ms * 1000000ULL,
         /* first phase, second phase, control, plan */
         .lanes = (uint32_t)(2 * s->lanes + 2),
-        .requests = (uint32_t)s->window + 2 * MSDU__FRAGMENTS_MAX,
+        .requests =
+            (s->window < 0 ? MSDU__WINDOW_TUNED : (uint32_t)s->window) + 2 * MSDU__FRAGMENTS_MAX,
         .user = p,
         .notify = host_notify,
         .log = host_log,

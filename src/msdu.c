@@ -98,13 +98,9 @@ static msdu_status open_files(msdu__pipeline *p)
     if (path[0] == '\0') {
         return MSDU_OK;
     }
-    const char **names = calloc(p->slicing.slice_count, sizeof(*names));
+    const char **names = msdu__start_names(p);
     if (names == NULL) {
         return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the trace", p->rank);
-    }
-    for (uint32_t i = 0; i < p->slicing.slice_count; i++) {
-        const msdu__slice *cut = &p->slicing.slices[i];
-        names[i] = p->tensors[p->slicing.segments[cut->first_segment].tensor].name;
     }
     msdu_status status = msdu__trace_open(path, p->rank, msdu__pipeline_now(p), names,
                                           p->slicing.slice_count, &p->trace);
@@ -158,7 +154,8 @@ msdu_status msdu_start(msdu_ctx *ctx)
                           p->is_started ? "msdu_start() was called before" : "no tensor was added");
     }
     p->is_started = true; /* even if it fails: there is no second try on half a group */
-    msdu_status (*const steps[])(msdu__pipeline *) = {join_and_build, msdu__agree, open_files};
+    msdu_status (*const steps[])(msdu__pipeline *) = {join_and_build, msdu__agree,
+                                                      msdu__retune_probe, open_files};
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         msdu_status status = steps[i](p);
         if (status != MSDU_OK) {
@@ -169,6 +166,8 @@ msdu_status msdu_start(msdu_ctx *ctx)
     p->summary.domain = p->is_gradient      ? "gradient"
                         : p->is_accumulated ? "accumulated"
                                             : "parameter";
+    p->summary.slice_bytes = p->tuning.slice_bytes;
+    p->summary.window = p->tuning.window;
     if (p->is_local_entered) {
         msdu__domain_anchor(p);
     }

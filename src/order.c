@@ -19,7 +19,7 @@ static bool has_single_order(const msdu__pipeline *p)
 
 static uint64_t lag_of(const msdu__pipeline *p)
 {
-    return p->settings.commit_tensor ? 1 : ((uint64_t)p->settings.window + 1) / 2;
+    return p->settings.commit_tensor ? 1 : ((uint64_t)p->tuning.window + 1) / 2;
 }
 
 /* All-gathers of a round that come before its control message. */

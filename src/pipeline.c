@@ -70,6 +70,9 @@ static bool take_command(msdu__pipeline *p, uint32_t value)
         msdu__round_enter_local(p);
         return true;
     }
+    if ((value & MSDU__COMMAND_RECUT) != 0) {
+        return msdu__retune_carry(p);
+    }
     return (value & MSDU__COMMAND_STATE) != 0 ? msdu__state_carry(p) : msdu__round_drain(p);
 }
 
@@ -113,9 +116,9 @@ static msdu__fragment *fragment_at(msdu__pipeline *p, uint32_t slice)
 
 static int32_t free_slot(const msdu__pipeline *p)
 {
-    for (int32_t i = 0; i < p->settings.window; i++) {
+    for (uint32_t i = 0; i < p->tuning.window; i++) {
         if (!p->slots[i].is_used) {
-            return i;
+            return (int32_t)i;
         }
     }
     return -1;

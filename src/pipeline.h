@@ -26,11 +26,14 @@
 #include "ready.h"
 #include "slicer/plan.h"
 #include "slicer/slicer.h"
+#include "slicer/tuner.h"
 #include "wire/wire.h"
 #include "worker.h"
 
 #define MSDU__FRAGMENTS_MAX     32
 #define MSDU__WINDOW_MAX        64
+#define MSDU__WINDOW_AUTO       4 /* where nothing is measured */
+#define MSDU__WINDOW_TUNED      8 /* the tuner may go so far */
 #define MSDU__LANES_MAX         8
 #define MSDU__DEVICE_BLOCKS_MAX (24 + 3 * MSDU__WINDOW_MAX)
 #define MSDU__SMOOTH            0.2 /* weight of the newest measurement in running means */
@@ -171,6 +174,7 @@ typedef struct msdu__fragment {
     bool is_any_absent[2];  /* by round: some, or all ranks have no more input */
     bool are_all_absent[2];
     msdu__decision decisions[2]; /* by round; the owner reads that of the round before the last */
+    msdu__tuning tunings[2];     /* likewise */
     msdu__round round;
     bool may_apply;
     uint32_t slice_count;
@@ -222,7 +226,8 @@ typedef struct msdu__pipeline {
     msdu__tensor *tensors;
     uint32_t tensor_count;
 
-    /* built by start */
+    /* built by start, and anew by retune.c */
+    msdu__tuning tuning; /* in use; changes while nothing moves */
     msdu__slicing slicing;
     msdu__run *runs;
     msdu_sums *captured; /* sums of passes by segment, as the capture found them */
@@ -262,6 +267,7 @@ typedef struct msdu__pipeline {
     bool is_finished;
     bool is_resumed;                     /* a state was set */
     uint64_t resumed_step;               /* its step */
+    msdu__tuning tuning_next;            /* the change that the owner waits for */
     struct msdu__state_call *state_call; /* while the owner waits for it; state.c */
     uint64_t run_name;                   /* of the run a state came from; 0: none */
     _Atomic uint64_t start_ns;           /* 0: not started */
@@ -295,7 +301,11 @@ typedef struct msdu__pipeline {
     uint32_t active[MSDU__FRAGMENTS_MAX]; /* open fragments in order of opening */
     uint32_t active_count;
     msdu__interval_state interval_state;
-    msdu__decision decision;  /* the latest */
+    msdu__decision decision; /* the latest */
+    bool may_cut;            /* slices may be cut anew; equal on all ranks, as is: */
+    bool is_tuned;           /* they are, as measured */
+    msdu__tuner tuner;
+    msdu__tuner_args tuner_args;
     uint64_t *control_shares; /* sizeof(msdu__control) for every rank */
     char metrics_path[MSDU__SETTING_BYTES];
     msdu__trace *trace;
@@ -320,7 +330,7 @@ typedef struct msdu__pipeline {
     _Atomic uint32_t waiters;         /* owner waits on `changed` */
     _Atomic bool is_sequential;       /* gradients are waited for one by one: the plan stays */
     _Atomic bool is_drained;
-    _Atomic bool is_state_done;
+    _Atomic bool is_carried;
 } msdu__pipeline;
 
 /* The public handle. */
@@ -334,7 +344,8 @@ struct msdu_ctx {
 #define MSDU__COMMAND_ANCHOR 0x20000000U /* set all anchors from the parameters */
 #define MSDU__COMMAND_DRAIN  0x10000000U /* tell when what was captured has ended */
 #define MSDU__COMMAND_STATE  0x08000000U /* once nothing moves, carry out state_call */
-#define MSDU__COMMAND_VALUE  0x07ffffffU
+#define MSDU__COMMAND_RECUT  0x04000000U /* once nothing moves, cut as tuning_next says */
+#define MSDU__COMMAND_VALUE  0x03ffffffU
 
 /* --- pipeline.c: the communication thread's side --- */
 /* One step of everything that can progress; returns as msdu__worker_fn. user: the pipeline. */
@@ -425,6 +436,24 @@ void msdu__replan_review(msdu__pipeline *p, msdu__fragment *f);
 /* Rank 0's order has arrived. */
 void msdu__replan_take(msdu__pipeline *p, msdu__fragment *f);
 
+/* --- retune.c: size of slices and window, as measured --- */
+/* May this context's slices be cut anew? Sets what the tuner has to know; only before the start. */
+void msdu__retune_prepare(msdu__pipeline *p);
+/* Measure anew from the present tuning on, whatever was decided. */
+void msdu__retune_begin(msdu__pipeline *p);
+/* Time of a small operation, the same on all ranks; blocks, before the communication thread
+ * exists. */
+msdu_status msdu__retune_probe(msdu__pipeline *p);
+/* End of a round: what the ranks shall change to, in values that are equal on all of them. */
+void msdu__retune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_stats *stats);
+/* Owner, between two steps: change where all ranks do. */
+void msdu__retune_due(msdu__pipeline *p);
+/* Carry that out on the communication thread; false: something still moves. */
+bool msdu__retune_carry(msdu__pipeline *p);
+/* Cut anew, with all that belongs to an element; nothing may be captured. A failure is one of the
+ * context. */
+msdu_status msdu__retune_cut(msdu__pipeline *p, msdu__tuning tuning);
+
 /* --- schedule.c: the owner's side of a step --- */
 /* End of a step: what is due, when the ranks meet next. */
 msdu_status msdu__schedule_step(msdu__pipeline *p);
@@ -433,8 +462,8 @@ void msdu__schedule_start(msdu__pipeline *p);
 /* Let everything captured end and be applied; then nothing is in flight, and the communication
  * thread calls no backend and changes nothing until something is pushed. */
 msdu_status msdu__schedule_drain(msdu__pipeline *p);
-/* Let the communication thread carry out state_call; returns when it has. */
-msdu_status msdu__schedule_state(msdu__pipeline *p);
+/* Let the communication thread carry out state_call, or tuning_next; returns when it has. */
+msdu_status msdu__schedule_carry(msdu__pipeline *p, uint32_t command);
 /* Go on from the step of a state: arm the rounds that end with it. */
 void msdu__schedule_resume(msdu__pipeline *p);
 /* Announce one tensor; what is one of the two. */
@@ -505,6 +534,12 @@ msdu_status msdu__state_set(msdu__pipeline *p, const void *data, size_t bytes);
 
 /* --- start.c, agree.c --- */
 msdu_status msdu__start_build(msdu__pipeline *p); /* slice and allocate */
+/* Slices, their tables and memory, as p->tuning says: what start_build does, and retune.c again. */
+msdu_status msdu__start_tables(msdu__pipeline *p);
+/* Names of slices, for the trace, to be freed; NULL: no memory. */
+const char **msdu__start_names(const msdu__pipeline *p);
+/* Bytes of what is synchronized, in the types of the tensors. */
+uint64_t msdu__start_bytes(const msdu__pipeline *p);
 void msdu__start_free(msdu__pipeline *p);
 /* Zeroed memory, aligned to 64 bytes, freed by start_free; NULL if there is none. Pages are touched
  * on first use only. */

@@ -25,7 +25,7 @@ void msdu__replan_note(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
 static uint64_t best_plan(msdu__pipeline *p, const msdu__fragment *f, uint32_t *out,
                           uint64_t *present_out)
 {
-    uint32_t window = (uint32_t)p->settings.window;
+    uint32_t window = p->tuning.window;
     for (uint32_t i = 0; i < f->slice_count; i++) {
         uint32_t slice = f->members[i];
         p->plan_items[i] = (msdu__plan_item){

@@ -357,6 +357,7 @@ static void collect_stats(const msdu__pipeline *p, const msdu__fragment *f,
 static void repeat_decision(msdu__pipeline *p, msdu__fragment *f)
 {
     f->decisions[(f->opened - 1) & 1] = p->decision;
+    f->tunings[(f->opened - 1) & 1] = p->tuner.present;
     pthread_mutex_lock(&p->lock);
     p->summary.bytes_sent += f->bytes;
     pthread_mutex_unlock(&p->lock);
@@ -391,6 +392,7 @@ static void decide(msdu__pipeline *p, msdu__fragment *f)
     p->policy->decide(&p->interval_args, &stats, &p->interval_state, next);
     log_change(p, &stats, next);
     p->decision = *next;
+    msdu__retune_hear(p, f, &stats);
     double drift = stats.local_sq - stats.mean_sq;
     pthread_mutex_lock(&p->lock);
     p->summary.rounds++;

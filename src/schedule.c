@@ -468,6 +468,7 @@ msdu_status msdu__schedule_step(msdu__pipeline *p)
     p->is_deferred = !p->is_backward_closed;
     p->is_backward_closed = false;
     atomic_store(&p->announced, 0);
+    msdu__retune_due(p);
     open_due(p);
     msdu__worker_kick(&p->worker);
     return status == MSDU_OK ? msdu__pipeline_status(p) : status;
@@ -491,15 +492,15 @@ void msdu__schedule_start(msdu__pipeline *p)
     msdu__worker_kick(&p->worker);
 }
 
-msdu_status msdu__schedule_state(msdu__pipeline *p)
+msdu_status msdu__schedule_carry(msdu__pipeline *p, uint32_t command)
 {
-    atomic_store(&p->is_state_done, false);
-    push(p, MSDU__COMMAND_STATE);
+    atomic_store(&p->is_carried, false);
+    push(p, command);
     msdu__worker_kick(&p->worker);
     uint64_t began = msdu__pipeline_now(p);
     atomic_fetch_add(&p->waiters, 1);
     pthread_mutex_lock(&p->lock);
-    while (!atomic_load(&p->is_state_done) && atomic_load(&p->status) == MSDU_OK) {
+    while (!atomic_load(&p->is_carried) && atomic_load(&p->status) == MSDU_OK) {
         pthread_cond_wait(&p->changed, &p->lock);
     }
     pthread_mutex_unlock(&p->lock);

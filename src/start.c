@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define ALIGN_BYTES 64
+#define FUSE_MOST   (1024U * 1024U) /* setting fuse_bytes auto */
 #define BLOCKS_MAX  (32 + 4 * MSDU__WINDOW_MAX + 4 * MSDU__FRAGMENTS_MAX)
 
 void *msdu__start_block(msdu__pipeline *p, uint64_t bytes)
@@ -194,14 +195,51 @@ static void drop_empty_fragments(msdu__pipeline *p)
     p->fragment_count = count;
 }
 
-static msdu_status cut_tensors(msdu__pipeline *p)
+static msdu__slicer_args slicer_args(const msdu__pipeline *p, uint64_t slice_bytes)
 {
-    msdu__slicer_args args = {
-        .slice_bytes = (uint64_t)p->settings.slice_bytes,
-        .fuse_bytes = (uint64_t)p->settings.fuse_bytes,
+    uint64_t fuse = slice_bytes < FUSE_MOST ? slice_bytes : FUSE_MOST;
+    return (msdu__slicer_args){
+        .slice_bytes = slice_bytes,
+        .fuse_bytes = p->settings.fuse_bytes < 0 ? fuse : (uint64_t)p->settings.fuse_bytes,
         .align = (uint64_t)p->settings.wire_block,
         .fragments = p->fragment_count,
     };
+}
+
+/* Most slices that any cut of this context may have. */
+static msdu_status bound_slices(msdu__pipeline *p, uint32_t *slices_out)
+{
+    uint64_t bytes = p->may_cut ? p->tuner_args.slice_least : p->tuning.slice_bytes;
+    msdu__slicer_args args =
+        slicer_args(p, bytes < p->tuning.slice_bytes ? bytes : p->tuning.slice_bytes);
+    msdu__slicer_tensor *list = calloc(p->tensor_count, sizeof(*list));
+    uint32_t segments = 0;
+    if (list == NULL) {
+        return no_memory(p, "the list of tensors");
+    }
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        list[i] =
+            (msdu__slicer_tensor){p->tensors[i].count, p->tensors[i].dtype, p->tensors[i].priority};
+    }
+    msdu__slicer_bounds(&args, list, p->tensor_count, slices_out, &segments);
+    free(list);
+    return MSDU_OK;
+}
+
+uint64_t msdu__start_bytes(const msdu__pipeline *p)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        bytes += is_sliced(p, &p->tensors[i])
+                     ? p->tensors[i].count * msdu__dtype_bytes(p->tensors[i].dtype)
+                     : 0;
+    }
+    return bytes;
+}
+
+static msdu_status cut_tensors(msdu__pipeline *p)
+{
+    msdu__slicer_args args = slicer_args(p, p->tuning.slice_bytes);
     msdu__slicer_tensor *list = calloc(p->tensor_count, sizeof(*list));
     uint32_t *ids = calloc(p->tensor_count, sizeof(*ids));
     msdu_status status = MSDU_OK;
@@ -216,6 +254,7 @@ static msdu_status cut_tensors(msdu__pipeline *p)
             (msdu__slicer_tensor){p->tensors[i].count, p->tensors[i].dtype, p->tensors[i].priority};
     }
     msdu__slicer_bounds(&args, list, p->tensor_count, &slices, &segments);
+    p->slicing = (msdu__slicing){.slices = NULL};
     p->slicing.slices = msdu__start_block(p, slices * sizeof(msdu__slice));
     p->slicing.segments = msdu__start_block(p, segments * sizeof(msdu__segment));
     if (p->slicing.slices == NULL || p->slicing.segments == NULL) {
@@ -241,6 +280,9 @@ static msdu_status list_tensor_slices(msdu__pipeline *p)
     p->tensor_slices = msdu__start_block(p, p->slicing.segment_count * sizeof(uint32_t));
     if (p->tensor_slices == NULL) {
         return no_memory(p, "the list of slices");
+    }
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        p->tensors[i].slice_count = 0;
     }
     for (uint32_t i = 0; i < p->slicing.segment_count; i++) {
         p->tensors[p->slicing.segments[i].tensor].slice_count++;
@@ -392,7 +434,8 @@ static msdu_status place_slots(msdu__pipeline *p)
         uint64_t own = p->runs[slice].share_count[0];
         share = own > share ? own : share;
     }
-    for (int64_t i = 0; i < p->settings.window; i++) {
+    uint32_t window = p->may_cut ? p->tuner_args.window_most : p->tuning.window;
+    for (uint32_t i = 0; i < window; i++) {
         msdu__slot *slot = &p->slots[i];
         slot->send = slice_block(p, encoded);
         slot->received = slice_block(p, encoded);
@@ -419,7 +462,6 @@ static msdu_status place_fragments(msdu__pipeline *p)
         f->members = lists;
         f->plan = lists + slices;
         f->plan_next = lists + 2ULL * slices;
-        atomic_init(&f->done, 0);
     }
     p->control_shares = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
     p->plan_items = msdu__start_block(p, slices * sizeof(*p->plan_items));
@@ -431,10 +473,8 @@ static msdu_status place_fragments(msdu__pipeline *p)
     }
     p->queue = msdu__start_block(p, ring * sizeof(uint32_t));
     p->queue_mask = ring - 1;
-    /* every slice once a step, with room for the step after, and the owner's commands */
-    uint32_t events = 2 * slices + 4 * p->fragment_count + 8;
     if (p->control_shares == NULL || p->plan_items == NULL || p->plan_marks == NULL ||
-        p->plan_ends == NULL || p->queue == NULL || !msdu__ready_init(&p->ready, events)) {
+        p->plan_ends == NULL || p->queue == NULL) {
         return no_memory(p, "queues");
     }
     for (int32_t i = 0; i < p->ranks; i++) {
@@ -480,10 +520,10 @@ static void count_bytes(msdu__pipeline *p)
     p->plain_bytes = 2 * bytes * (ranks - 1) / ranks;
 }
 
-msdu_status msdu__start_build(msdu__pipeline *p)
+msdu_status msdu__start_tables(msdu__pipeline *p)
 {
     msdu_status (*const steps[])(msdu__pipeline *) = {
-        choose_domain, cut_tensors, list_tensor_slices, place_runs, place_slots, place_fragments,
+        cut_tensors, list_tensor_slices, place_runs, place_slots, place_fragments,
     };
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         msdu_status status = steps[i](p);
@@ -491,7 +531,49 @@ msdu_status msdu__start_build(msdu__pipeline *p)
             return status;
         }
     }
-    count_bytes(p);
     msdu__round_orders(p);
     return MSDU_OK;
+}
+
+/* Room for every slice of the finest cut once a step, for the step after, and the owner's
+ * commands: it stays, whatever the cut. */
+static msdu_status place_events(msdu__pipeline *p)
+{
+    uint32_t slices = 0;
+    msdu_status status = bound_slices(p, &slices);
+    if (status == MSDU_OK && !msdu__ready_init(&p->ready, 2 * slices + 4 * p->fragment_count + 8)) {
+        status = no_memory(p, "events");
+    }
+    return status;
+}
+
+msdu_status msdu__start_build(msdu__pipeline *p)
+{
+    msdu_status status = choose_domain(p);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    msdu__retune_prepare(p);
+    status = place_events(p);
+    if (status == MSDU_OK) {
+        status = msdu__start_tables(p);
+    }
+    if (status != MSDU_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < p->fragment_count; i++) {
+        atomic_init(&p->fragments[i].done, 0);
+    }
+    count_bytes(p);
+    return MSDU_OK;
+}
+
+const char **msdu__start_names(const msdu__pipeline *p)
+{
+    const char **names = calloc(p->slicing.slice_count, sizeof(*names));
+    for (uint32_t i = 0; names != NULL && i < p->slicing.slice_count; i++) {
+        const msdu__slice *cut = &p->slicing.slices[i];
+        names[i] = p->tensors[p->slicing.segments[cut->first_segment].tensor].name;
+    }
+    return names;
 }

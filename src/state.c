@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC         "msdustat"
-#define MAGIC_BYTES   8
-#define VERSION_BYTES 16
-#define CHECKSUM_AT   24 /* covers everything behind it */
-#define FRAME_BYTES   64
-#define SHOWN_BYTES   120
+#define MAGIC            "msdustat"
+#define MAGIC_BYTES      8
+#define VERSION_BYTES    16
+#define CHECKSUM_AT      24 /* covers everything behind it */
+#define FRAME_BYTES      64
+#define SHOWN_BYTES      120
+#define SLICE_BYTES_MOST (1ULL << 30) /* as the setting has it */
 
 /* What stands in front; a format that is not ours may differ behind `version`. */
 typedef struct frame {
@@ -113,11 +114,22 @@ static msdu_status no_memory(const msdu__pipeline *p)
 
 /* --- writing --- */
 
+/* How the slices were cut: as measured, so it may be another than a new context's. */
+static void code_tuning(msdu__codec *c, msdu__tuning *tuning)
+{
+    uint64_t window = tuning->window;
+    msdu__codec_whole(c, "slice_bytes", &tuning->slice_bytes, 1, SLICE_BYTES_MOST);
+    msdu__codec_whole(c, "window", &window, 1, MSDU__WINDOW_MAX);
+    tuning->window = (uint32_t)window;
+}
+
 static void code_all(msdu__pipeline *p, msdu__codec *c, frame *f, char *text, msdu__image *image)
 {
     uint64_t slicing = hash_slicing(p);
     code_frame(c, f);
     msdu__codec_array(c, "text", text, f->text_bytes, 1);
+    msdu__tuning tuning = p->tuning;
+    code_tuning(c, &tuning);
     msdu__codec_whole(c, "slicing", &slicing, 0, UINT64_MAX);
     msdu__image_code(p, c, image);
     msdu__arrays_code(p, c, image);
@@ -207,6 +219,25 @@ static msdu_status check_text(msdu__pipeline *p, const struct msdu__state_call *
     return status;
 }
 
+/* Cut as the state is, where that may be: the rest can only be checked then. */
+static msdu_status take_tuning(msdu__pipeline *p, msdu__codec *c)
+{
+    msdu__tuning tuning = p->tuning;
+    code_tuning(c, &tuning);
+    bool is_fit = tuning.slice_bytes >= p->tuner_args.slice_least &&
+                  tuning.slice_bytes <= p->tuner_args.slice_most &&
+                  tuning.window >= p->tuner_args.window_least &&
+                  tuning.window <= p->tuner_args.window_most;
+    if (c->bad != NULL || !p->may_cut || !p->is_gradient || !is_fit) {
+        return MSDU_OK;
+    }
+    bool is_other =
+        tuning.slice_bytes != p->tuning.slice_bytes || tuning.window != p->tuning.window;
+    msdu_status status = is_other ? msdu__retune_cut(p, tuning) : MSDU_OK;
+    msdu__retune_begin(p);
+    return status;
+}
+
 /* Everything behind the text. *c is left where the arrays begin. */
 static msdu_status check_content(msdu__pipeline *p, const frame *f, msdu__codec *c,
                                  msdu__image *image)
@@ -214,6 +245,10 @@ static msdu_status check_content(msdu__pipeline *p, const frame *f, msdu__codec 
     uint64_t slicing = 0;
     c->at = FRAME_BYTES + f->text_bytes;
     c->is_dry = true;
+    msdu_status cut = take_tuning(p, c);
+    if (cut != MSDU_OK) {
+        return cut;
+    }
     msdu__codec_whole(c, "slicing", &slicing, 0, UINT64_MAX);
     if (c->bad == NULL && slicing != hash_slicing(p)) {
         return msdu__fail(MSDU_ERR_MISMATCH,
@@ -306,6 +341,7 @@ static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
     frame f = {.bytes = 0};
     msdu__image image = {0};
     msdu__codec c = {.in = call->in, .bytes = call->bytes};
+    msdu__tuning tuning = p->tuning;
     msdu_status status = check_frame(p, call, &f);
     if (status == MSDU_OK) {
         status = check_text(p, call, &f);
@@ -316,6 +352,11 @@ static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
     memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
     facts own = {.failed = (uint64_t)-status, .step = image.step, .run = image.run};
     msdu_status agreed = agree(p, &own);
+    if (agreed != MSDU_OK &&
+        p->tuning.slice_bytes + p->tuning.window != tuning.slice_bytes + tuning.window) {
+        (void)msdu__retune_cut(p, tuning); /* none takes its state: all are as they were */
+        msdu__retune_begin(p);
+    }
     if (status != MSDU_OK) {
         return msdu__fail_text(status, call->text); /* the cause, not that there is one */
     }
@@ -339,7 +380,7 @@ bool msdu__state_carry(msdu__pipeline *p)
     }
     call->status = call->is_set ? read_state(p, call) : write_state(p, call);
     memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
-    atomic_store(&p->is_state_done, true);
+    atomic_store(&p->is_carried, true);
     msdu__pipeline_wake(p);
     return true;
 }
@@ -347,7 +388,7 @@ bool msdu__state_carry(msdu__pipeline *p)
 static msdu_status carry_out(msdu__pipeline *p, struct msdu__state_call *call)
 {
     p->state_call = call;
-    msdu_status status = msdu__schedule_state(p);
+    msdu_status status = msdu__schedule_carry(p, MSDU__COMMAND_STATE);
     p->state_call = NULL;
     if (status != MSDU_OK) {
         return status;

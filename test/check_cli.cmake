@@ -100,7 +100,7 @@ endif()
 
 run(0 info)
 expect("${out}" "msdu ${VERSION}" "instruction set" "backends" "local" "found" "divergence"
-    "average" "float32" "slice_bytes" "default 1MiB; integer: 64 .. 1GiB; MSDU_SLICE_BYTES"
+    "average" "float32" "slice_bytes" "default auto; integer: auto, or 64 .. 1GiB; MSDU_SLICE_BYTES"
     "MSDU_MODULE_PATH")
 
 run(0 info --json)

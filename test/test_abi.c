@@ -23,7 +23,7 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 480)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 256)},
+    {SIZE(msdu_config, 480)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 272)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},
 };
@@ -119,6 +119,9 @@ static const pin summary_fields[] = {
     {FIELD(msdu_summary, interval, 112)},
     {FIELD(msdu_summary, reason, 120)},
     {FIELD(msdu_summary, cpu_ns, 248)},
+    {FIELD(msdu_summary, slice_bytes, 256)},
+    {FIELD(msdu_summary, window, 264)},
+    {FIELD(msdu_summary, slice_cuts, 268)},
 };
 
 static const pin setting_info_fields[] = {
@@ -191,6 +194,7 @@ static const pin values[] = {
     {VALUE(MSDU_OP_BROADCAST, 3)},
     {VALUE(MSDU_ALL_TENSORS, 4294967295)},
     {VALUE(MSDU_CAP_NOTIFY, 1)},
+    {VALUE(MSDU_CAP_RANK_ORDER, 4)},
     {VALUE(MSDU_CAP_SINGLE_ORDER, 2)},
 };
 

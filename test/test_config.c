@@ -291,8 +291,8 @@ START_TEST(every_default_is_the_documented_one)
             ck_assert_str_eq(printed, row->default_text);
         }
     }
-    ck_assert_int_eq(settings.slice_bytes, 1 << 20);
-    ck_assert_int_eq(settings.fuse_bytes, 1 << 20);
+    ck_assert_int_eq(settings.slice_bytes, -1);
+    ck_assert_int_eq(settings.fuse_bytes, -1);
     ck_assert_int_eq(settings.wire, -1);
     ck_assert_int_eq(settings.check_finite, 1);
 }

@@ -21,7 +21,7 @@ START_TEST(a_shorter_struct_has_defaults_in_the_rest)
     msdu__settings settings;
     msdu_config config = {.size = offsetof(msdu_config, window), .window = 9, .domain = "gradient"};
     load_well(&config, &settings);
-    ck_assert_int_eq(settings.window, 4);
+    ck_assert_int_eq(settings.window, -1);
     ck_assert_int_eq(settings.domain, MSDU__DOMAIN_GRADIENT);
 }
 END_TEST
@@ -168,7 +168,10 @@ END_TEST
 START_TEST(a_default_gives_way_to_a_given_value)
 {
     msdu__settings settings;
-    msdu_config config = {.size = sizeof(config), .interval_steps = 100, .slice_bytes = 1024};
+    msdu_config config = {.size = sizeof(config),
+                          .interval_steps = 100,
+                          .slice_bytes = 1024,
+                          .fuse_bytes = 4096};
     load_well(&config, &settings);
     ck_assert_int_eq(settings.interval_max, 100);
     ck_assert_int_eq(settings.fuse_bytes, 1024);
@@ -237,7 +240,7 @@ START_TEST(the_description_has_what_ranks_must_agree_on_and_no_more)
     load_well(&config, &settings);
     size_t length = msdu__settings_describe(&settings, text, sizeof(text));
     ck_assert_uint_eq(length, strlen(text));
-    ck_assert_ptr_nonnull(strstr(text, "\nwindow 4\n"));
+    ck_assert_ptr_nonnull(strstr(text, "\nwindow auto\n"));
     ck_assert_ptr_nonnull(strstr(text, "\ntarget_overhead 0.029999999999999999\n"));
     ck_assert_ptr_nonnull(strstr(text, "ranks 2\n"));
     for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++) {

@@ -244,12 +244,12 @@ END_TEST
 
 START_TEST(the_first_cut_has_many_slices_but_no_small_ones)
 {
-    ck_assert_uint_eq(msdu__tuner_first(1, 4).slice_bytes, 64 * KIB);
-    ck_assert_uint_eq(msdu__tuner_first(10 * MIB, 4).slice_bytes, 128 * KIB);
+    ck_assert_uint_eq(msdu__tuner_first(1, 4).slice_bytes, 256 * KIB);
+    ck_assert_uint_eq(msdu__tuner_first(40 * MIB, 4).slice_bytes, 512 * KIB);
     ck_assert_uint_eq(msdu__tuner_first(100 * MIB, 4).slice_bytes, MIB);
     ck_assert_uint_eq(msdu__tuner_first(1ULL << 40, 4).slice_bytes, MIB);
-    ck_assert_uint_eq(msdu__tuner_slice_most(1), 64 * KIB);
-    ck_assert_uint_eq(msdu__tuner_slice_most(10 * MIB), MIB);
+    ck_assert_uint_eq(msdu__tuner_slice_most(1), 256 * KIB);
+    ck_assert_uint_eq(msdu__tuner_slice_most(3 * MIB), 2 * MIB);
     ck_assert_uint_eq(msdu__tuner_slice_most(10240 * MIB), 4 * MIB);
     ck_assert_uint_eq(msdu__tuner_slice_least(0), 32 * KIB);
     ck_assert_uint_eq(msdu__tuner_slice_least(10240 * MIB), 4 * MIB);

@@ -89,6 +89,9 @@ typedef struct msdu_op {
 #define MSDU_CAP_NOTIFY 1U
 /* Operations of all lanes must be started in one order on all ranks (NCCL); the library does so. */
 #define MSDU_CAP_SINGLE_ORDER 2U
+/* An allreduce sums each element in the order of ranks, wherever it lies and however many there
+ * are: cut in another way, a gradient has the same bits. */
+#define MSDU_CAP_RANK_ORDER 4U
 
 typedef struct msdu_backend {
     size_t size;         /* sizeof(msdu_backend) when the backend was built */

@@ -211,8 +211,9 @@ typedef struct msdu_config {
     const char *nesterov; /* "no", "yes" */
 
     /* slices and wire */
-    uint64_t slice_bytes; /* largest slice; default 1 MiB */
-    uint64_t fuse_bytes;  /* smaller tensors are fused up to this; default 1 MiB */
+    uint64_t slice_bytes; /* largest slice; default: by the size of the model, then as measured */
+    uint64_t fuse_bytes;  /* smaller tensors are fused up to this; default slice_bytes, at most
+                             1 MiB */
     int64_t window;       /* slices in flight; default 4 */
     int64_t lanes;        /* independent ordered channels; default 2 */
     const char *wire;     /* "auto", "float32", "bfloat16", "float16", "int8", "int4", "ternary",
@@ -272,6 +273,9 @@ typedef struct msdu_summary {
     char reason[128];        /* the policy's last reason, one line */
     uint64_t cpu_ns;         /* processor time of the communication thread, as of the latest
                                 synchronization; threads of a backend come on top */
+    uint64_t slice_bytes;    /* largest slice now */
+    uint32_t window;         /* slices in flight now */
+    uint32_t slice_cuts;     /* times slices and window were chosen anew */
 } msdu_summary;
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)

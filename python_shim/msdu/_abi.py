@@ -116,6 +116,9 @@ class SummaryStruct(ctypes.Structure):
         ("interval", c_char_p),
         ("reason", c_char * 128),
         ("cpu_ns", c_uint64),
+        ("slice_bytes", c_uint64),
+        ("window", c_uint32),
+        ("slice_cuts", c_uint32),
     ]
 
 

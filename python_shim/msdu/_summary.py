@@ -43,6 +43,9 @@ class Summary:
         reason: the policy's last reason.
         cpu_ns: processor time of the communication thread, nanoseconds; threads of the backend
             come on top.
+        slice_bytes: largest slice now.
+        window: slices in flight now.
+        slice_cuts: times slices and window were chosen anew.
     """
 
     steps: int
@@ -62,6 +65,9 @@ class Summary:
     interval: str
     reason: str
     cpu_ns: int = 0
+    slice_bytes: int = 0
+    window: int = 0
+    slice_cuts: int = 0
 
     @property
     def waited(self) -> float:

@@ -379,6 +379,15 @@ void gloo_abort(msdu_comm *comm, msdu_status status, const char *why) noexcept
 
 extern "C" MSDU_API const msdu_backend msdu_backend_v1;
 const msdu_backend msdu_backend_v1 = {
-    sizeof(msdu_backend), "gloo",    GLOO_VERSION_TEXT, MSDU_CAP_NOTIFY, gloo_open, gloo_close,
-    gloo_start,           gloo_test, gloo_wait,         gloo_abort,      nullptr,
+    sizeof(msdu_backend),
+    "gloo",
+    GLOO_VERSION_TEXT,
+    MSDU_CAP_NOTIFY | MSDU_CAP_RANK_ORDER,
+    gloo_open,
+    gloo_close,
+    gloo_start,
+    gloo_test,
+    gloo_wait,
+    gloo_abort,
+    nullptr,
 };

@@ -45,6 +45,9 @@ typedef struct msdu__trace_slice {
 msdu_status msdu__trace_open(const char *path, int32_t rank, uint64_t start_ns,
                              const char *const *slice_names, uint32_t slice_count,
                              msdu__trace **trace_out);
+/* Slices were cut anew; what is kept of the old ones is written first. */
+msdu_status msdu__trace_rename(msdu__trace *trace, const char *const *slice_names,
+                               uint32_t slice_count);
 /* NULL trace is allowed in all of these. Events past the buffer's end are counted, not kept. */
 void msdu__trace_slice_done(msdu__trace *trace, const msdu__trace_slice *slice);
 /* A span on track "step" or "round" with a short label, and a counter sample (h, bits). */

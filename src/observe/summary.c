@@ -68,6 +68,9 @@ void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
         add(&out, ", %.3f s for each GB sent",
             (double)summary->cpu_ns / (double)summary->bytes_sent);
     }
+    add(&out, "\nslices of ");
+    add_bytes(&out, summary->slice_bytes);
+    add(&out, ", %u in flight, chosen anew %u times", summary->window, summary->slice_cuts);
     add(&out, "\nh %llu, drift %.3g, divergence %.3g, last reason: %.*s",
         (unsigned long long)summary->interval_steps, summary->drift, summary->divergence,
         (int)sizeof(summary->reason), or_none(summary->reason));

@@ -253,6 +253,13 @@ static msdu__trace *allocate(const char *path, uint32_t slice_count)
     return trace;
 }
 
+static void name_slices(msdu__trace *trace, const char *const *slice_names, uint32_t slice_count)
+{
+    for (uint32_t i = 0; i < slice_count; i++) {
+        escape(slice_names[i], trace->slice_names[i], NAME_BYTES);
+    }
+}
+
 msdu_status msdu__trace_open(const char *path, int32_t rank, uint64_t start_ns,
                              const char *const *slice_names, uint32_t slice_count,
                              msdu__trace **trace_out)
@@ -264,9 +271,7 @@ msdu_status msdu__trace_open(const char *path, int32_t rank, uint64_t start_ns,
     trace->rank = rank;
     trace->start_ns = start_ns;
     trace->slice_count = slice_count;
-    for (uint32_t i = 0; i < slice_count; i++) {
-        escape(slice_names[i], trace->slice_names[i], NAME_BYTES);
-    }
+    name_slices(trace, slice_names, slice_count);
     trace->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (trace->fd < 0) {
         msdu_status status =
@@ -364,6 +369,21 @@ msdu_status msdu__trace_flush(msdu__trace *trace)
     }
     put_all(trace);
     return trace->status == MSDU_OK ? MSDU_OK : msdu__fail_text(trace->status, trace->text);
+}
+
+msdu_status msdu__trace_rename(msdu__trace *trace, const char *const *slice_names,
+                               uint32_t slice_count)
+{
+    char(*names)[NAME_BYTES] = calloc((size_t)slice_count + 1, sizeof(*names));
+    if (names == NULL) {
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the trace", trace->rank);
+    }
+    msdu_status status = msdu__trace_flush(trace);
+    free(trace->slice_names);
+    trace->slice_names = names;
+    trace->slice_count = slice_count;
+    name_slices(trace, slice_names, slice_count);
+    return status;
 }
 
 msdu_status msdu__trace_close(msdu__trace *trace)

@@ -7,17 +7,16 @@
 
 #define KIB           1024U
 #define SLICES_WANTED 64 /* at the start, so that 4 in flight are a sixteenth of the model */
-#define SLICES_LEAST  8
 #define LARGEST       (4096U * KIB)
 #define SLICES_MOST   4096 /* a slice has some hundred bytes of tables, on every rank */
-#define FIRST_LEAST   (64U * KIB)
+#define FIRST_LEAST   (256U * KIB)
 #define FIRST_MOST    (1024U * KIB)
 #define LEAST         (32U * KIB)
-#define SKIP          2    /* a round tells the link time of the one before */
-#define GUESSED_SHARE 0.25 /* of the latency, for g before two cuts were measured */
-#define SHARE_LEAST   (1.0 / 16)
-#define SHARE_MOST    4.0
-#define SHARE_STEP    1.125
+#define SKIP          2          /* a round tells the link time of the one before */
+#define GUESSED_SHARE (1.0 / 16) /* of the latency, for g before two cuts were measured */
+#define SHARE_LEAST   (1.0 / 64)
+#define SHARE_STEP    1.125 /* 48 of them: up to 4 */
+#define SHARES        48
 #define RATE_SHARE    0.1     /* at least so much of T is bytes */
 #define GAIN_SHARE    0.02    /* of T, and */
 #define GAIN_NS       50000.0 /* so much must be won by a change */
@@ -50,7 +49,7 @@ uint64_t msdu__tuner_slice_least(uint64_t model_bytes)
 
 uint64_t msdu__tuner_slice_most(uint64_t model_bytes)
 {
-    uint64_t most = power_of_two(model_bytes / SLICES_LEAST + 1);
+    uint64_t most = power_of_two(model_bytes + 1);
     uint64_t least = msdu__tuner_first(model_bytes, 0).slice_bytes;
     uint64_t other = msdu__tuner_slice_least(model_bytes);
     most = most > LARGEST ? LARGEST : most;
@@ -113,7 +112,8 @@ msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_round *before, const msdu__tu
         return best;
     }
     double least = error_of(&best, before);
-    for (double share = SHARE_LEAST; share <= SHARE_MOST; share *= SHARE_STEP) {
+    double share = SHARE_LEAST;
+    for (int i = 0; i < SHARES; i++, share *= SHARE_STEP) {
         msdu__tuner_cost cost = {.slice_ns = share * latency_ns, .latency_ns = latency_ns};
         cost.bytes_per_ns = rate_of(now, cost.slice_ns, latency_ns);
         double error = error_of(&cost, before);
@@ -198,6 +198,8 @@ static uint64_t trial_of(const msdu__tuner *tuner, const msdu__tuner_args *args)
         if (bytes / factor >= args->slice_least) {
             return bytes / factor;
         }
+    }
+    for (uint64_t factor = TRIAL_FACTOR; factor > 1; factor /= 2) {
         if (bytes * factor <= args->slice_most) {
             return bytes * factor;
         }

@@ -72,10 +72,10 @@ typedef struct msdu__tuner {
 } msdu__tuner;
 
 /* Smallest and largest slices that are tried: 32 KiB, more for models of more than 128 MiB, to 4
- * MiB, less where a model would have less than 8 of them. */
+ * MiB, less for smaller models. */
 uint64_t msdu__tuner_slice_least(uint64_t model_bytes);
 uint64_t msdu__tuner_slice_most(uint64_t model_bytes);
-/* Before anything was measured: 64 slices or more, of 64 KiB to 1 MiB. */
+/* Before anything was measured: 64 slices or more, of 256 KiB to 1 MiB. */
 msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window);
 
 void msdu__tuner_begin(msdu__tuner *tuner, msdu__tuning present);

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of slices that are cut anew under way: no bit may tell. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pipeline.h"
+#include "ranks.h"
+#include "reference.h"
+#include "state_kit.h"
+#include "suite.h"
+
+#define KIB   1024
+#define STEPS 16
+
+/* Large enough for several slices of the sizes that are tuned; small ones are fused. */
+static const ranks_tensor model[] = {
+    {.count = 1},     {.count = 7},   {.count = 30000}, {.count = 12000, .dtype = MSDU_BFLOAT16},
+    {.count = 40000}, {.count = 300}, {.count = 9000},
+};
+#define MODEL_COUNT (sizeof(model) / sizeof(model[0]))
+
+/* --- forced changes --- */
+
+static const msdu__tuning tunings[] = {{32 * KIB, 4}, {64 * KIB, 8}, {32 * KIB, 5}, {64 * KIB, 4}};
+#define TUNINGS (sizeof(tunings) / sizeof(tunings[0]))
+
+/* As msdu__retune_due() does it, between two steps. */
+static void cut(ranks_self *self, msdu__tuning tuning)
+{
+    msdu__pipeline *p = (msdu__pipeline *)self->ctx;
+    if (!p->may_cut || !p->is_gradient) {
+        return;
+    }
+    p->tuning_next = tuning; /* what the tuner chooses itself comes between */
+    msdu_status status = msdu__schedule_carry(p, MSDU__COMMAND_RECUT);
+    self->status = self->status == MSDU_OK ? status : self->status;
+}
+
+/* Where a round is still under way (RANKS_DEFERRED) the change waits for its end. */
+static void cut_often(ranks_self *self, int step)
+{
+    if (step % 2 == 1) {
+        cut(self, tunings[(size_t)(step / 2) % TUNINGS]);
+    }
+}
+
+static ranks_job cutting_job(int ranks, const char *wire)
+{
+    return (ranks_job){
+        .ranks = ranks,
+        .steps = STEPS,
+        .tensors = model,
+        .tensor_count = MODEL_COUNT,
+        .config = {.domain = "gradient",
+                   .interval = "fixed",
+                   .interval_steps = 4,
+                   .wire = wire,
+                   .warmup_steps = 7,
+                   .lr = 0.05,
+                   .momentum = 0.9},
+        .stepped = cut_often,
+    };
+}
+
+START_TEST(a_plain_allreduce_to_the_bit_whatever_the_cut)
+{
+    static const ranks_style styles[] = {RANKS_IN_ORDER, RANKS_THREADS, RANKS_DEFERRED};
+    ranks_job job = cutting_job(2 + _i % 2, "float32");
+    job.style = styles[_i];
+    job.config.commit = _i == 2 ? "tensor" : "round";
+    reference_check(&job, 0);
+}
+END_TEST
+
+START_TEST(local_steps_follow)
+{
+    ranks_job job = cutting_job(3, "float32");
+    job.config.domain = "auto";
+    job.config.overlap = _i == 0 ? "backward" : "delayed";
+    job.config.delay_steps = 1;
+    reference_check(&job, 0);
+}
+END_TEST
+
+/* --- error feedback --- */
+
+/* What this rank still owes to each element: its own part, and the mean's as an owner. */
+static void owed(const msdu__pipeline *p, double *out)
+{
+    uint64_t first[MODEL_COUNT] = {0};
+    for (uint32_t t = 1; t < MODEL_COUNT; t++) {
+        first[t] = first[t - 1] + model[t - 1].count;
+    }
+    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
+        const msdu__slice *cut_at = &p->slicing.slices[slice];
+        const msdu__run *run = &p->runs[slice];
+        uint64_t at = 0;
+        for (uint32_t i = 0; i < cut_at->segments; i++) {
+            const msdu__segment *part = &p->slicing.segments[cut_at->first_segment + i];
+            for (uint64_t k = 0; k < part->count; k++, at++) {
+                uint64_t own = at - run->share_start[p->rank];
+                bool is_own = at >= run->share_start[p->rank] && own < run->share_count[p->rank];
+                double held = run->has_residual ? (double)run->residual[at] : 0;
+                held += run->has_residual && is_own
+                            ? (double)p->ranks * (double)run->owner_residual[own]
+                            : 0;
+                out[first[part->tensor] + part->offset + k] = held;
+            }
+        }
+    }
+}
+
+typedef struct owing {
+    int moved[RANKS_MOST]; /* elements that owed something when they were cut anew */
+    int lost[RANKS_MOST];
+} owing;
+
+static void cut_and_compare(ranks_self *self, int step)
+{
+    owing *found = self->job->user;
+    double *before = calloc(self->elements, sizeof(*before));
+    double *after = calloc(self->elements, sizeof(*after));
+    if (step % 3 == 2 && before != NULL && after != NULL) {
+        owed((const msdu__pipeline *)self->ctx, before);
+        cut(self, tunings[(size_t)(step / 3) % TUNINGS]);
+        owed((const msdu__pipeline *)self->ctx, after);
+    }
+    for (uint64_t i = 0; before != NULL && after != NULL && i < self->elements; i++) {
+        double off = before[i] - after[i];
+        found->moved[self->rank] += after[i] != 0 ? 1 : 0;
+        found->lost[self->rank] += fabs(off) > 1e-6 * (1 + fabs(before[i])) ? 1 : 0;
+    }
+    free(after);
+    free(before);
+}
+
+START_TEST(nothing_that_was_held_back_is_lost)
+{
+    owing found = {.moved = {0}};
+    ranks_run run;
+    ranks_job job = cutting_job(3, _i == 0 ? "int4" : "ternary");
+    job.stepped = cut_and_compare;
+    job.user = &found;
+    ck_assert(ranks_go(&job, &run));
+    ck_assert_msg(ranks_failed(&run, 3) < 0, "%s", run.selves[0].text);
+    for (int rank = 0; rank < 3; rank++) {
+        ck_assert_int_gt(found.moved[rank], 1000);
+        ck_assert_int_eq(found.lost[rank], 0);
+    }
+    for (int rank = 1; rank < 3; rank++) {
+        ck_assert_mem_eq(ranks_row(&run.selves[rank], STEPS), ranks_row(&run.selves[0], STEPS),
+                         run.selves[0].elements * sizeof(double));
+    }
+    ranks_free(&run);
+}
+END_TEST
+
+/* --- checkpoints --- */
+
+START_TEST(a_state_brings_its_cut)
+{
+    static const char *const wires[] = {"float32", "int4"}; /* int4: other cuts, other bits */
+    ranks_job job = cutting_job(3, wires[_i % 2]);
+    job.config.domain = _i < 2 ? "gradient" : "auto";
+    job.config.correct = "average";
+    kit_check_resume(&job, 3, 11, 2);
+}
+END_TEST
+
+static void load_damaged(ranks_self *self)
+{
+    const kit_save *save = self->job->user;
+    const msdu__pipeline *p = (const msdu__pipeline *)self->ctx;
+    const kit_rank *in = &save->rank[self->rank];
+    unsigned char *copy = malloc(in->bytes);
+    uint64_t first = p->tuning.slice_bytes;
+    memcpy(copy, in->state, in->bytes);
+    copy[in->bytes / 2] ^= self->rank == 1 ? 1 : 0; /* the others find nothing wrong */
+    bool is_refused = msdu_state_set(self->ctx, copy, in->bytes) != MSDU_OK;
+    if (!is_refused || p->tuning.slice_bytes != first || first == tunings[0].slice_bytes) {
+        self->status = MSDU_ERR_STATE;
+    }
+    free(copy);
+}
+
+START_TEST(a_state_that_is_refused_leaves_the_cut_as_it_was)
+{
+    kit_save save;
+    ranks_job job = cutting_job(3, "float32");
+    kit_interrupt(&job, 3, &save); /* step 1 has cut it as tunings[0] says */
+    job.started = load_damaged;
+    job.stepped = NULL;
+    job.user = &save;
+    reference_check(&job, 0);
+    kit_free(&save);
+}
+END_TEST
+
+/* --- as measured --- */
+
+START_TEST(all_ranks_choose_alike_by_what_they_measured)
+{
+    ranks_run run;
+    ranks_job job = cutting_job(3, "float32");
+    job.stepped = NULL;
+    job.steps = 40;
+    job.config.commit = _i == 0 ? "round" : "tensor";
+    job.style = _i == 0 ? RANKS_IN_ORDER : RANKS_DEFERRED;
+    ck_assert(ranks_go(&job, &run));
+    ck_assert_msg(ranks_failed(&run, 3) < 0, "%s", run.selves[0].text);
+    const msdu_summary *first = &run.selves[0].summary;
+    ck_assert_uint_ge(first->slice_cuts, 1); /* it tries another cut, at least */
+    ck_assert_uint_ge(first->slice_bytes, 32 * KIB);
+    for (int rank = 1; rank < 3; rank++) {
+        const msdu_summary *other = &run.selves[rank].summary;
+        ck_assert_uint_eq(other->slice_bytes, first->slice_bytes);
+        ck_assert_uint_eq(other->window, first->window);
+        ck_assert_uint_eq(other->slice_cuts, first->slice_cuts);
+    }
+    ranks_free(&run);
+    reference_check(&job, 0);
+}
+END_TEST
+
+START_TEST(what_is_given_is_kept)
+{
+    ranks_run run;
+    ranks_job job = cutting_job(2, _i == 2 ? "int4" : "float32");
+    job.stepped = NULL;
+    job.steps = 40;
+    job.config.slice_bytes = _i == 0 ? 20000 : 0;
+    job.config.window = _i == 1 ? 3 : 0;
+    ck_assert(ranks_go(&job, &run));
+    ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+    const msdu_summary *summary = &run.selves[0].summary;
+    if (_i == 1) {
+        ck_assert_uint_eq(summary->window, 3);
+    } else { /* and bits that depend on the cut do not depend on time */
+        ck_assert_uint_eq(summary->slice_cuts, 0);
+        ck_assert_uint_eq(summary->slice_bytes, _i == 0 ? 20000 : 256 * KIB);
+    }
+    ranks_free(&run);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("retune");
+    TCase *cases = suite_case(suite, "retune", 120, NULL, NULL);
+    tcase_add_loop_test(cases, a_plain_allreduce_to_the_bit_whatever_the_cut, 0, 3);
+    tcase_add_loop_test(cases, local_steps_follow, 0, 2);
+    tcase_add_loop_test(cases, nothing_that_was_held_back_is_lost, 0, 2);
+    tcase_add_loop_test(cases, a_state_brings_its_cut, 0, 4);
+    tcase_add_test(cases, a_state_that_is_refused_leaves_the_cut_as_it_was);
+    tcase_add_loop_test(cases, all_ranks_choose_alike_by_what_they_measured, 0, 2);
+    tcase_add_loop_test(cases, what_is_given_is_kept, 0, 3);
+    return suite_run(suite);
+}

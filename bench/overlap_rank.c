@@ -9,10 +9,10 @@
 #include "wire/wire.h"
 
 #define MIB             1048576.0
-#define BUCKET_MIB      25.0     /* PyTorch's DistributedDataParallel: bucket_cap_mb */
+#define BUCKET_MIB      25.0 /* PyTorch's DistributedDataParallel: bucket_cap_mb */
 #define BUCKET_LEAST    262144.0
-#define DEFAULTS_WARMUP 64       /* the controller takes its time */
-#define WINDOW          8        /* steps whose mean is one value, where the interval may move */
+#define DEFAULTS_WARMUP 64 /* the controller takes its time */
+#define WINDOW          8  /* steps whose mean is one value, where the interval may move */
 #define SETTINGS_BYTES  1024
 #define FRAGMENTS       8 /* of streamed rounds, where they are that long */
 

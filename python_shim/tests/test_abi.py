@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(not HEADER.exists(), reason="include/msdu/msdu.h
 TYPES = {
     "size_t": ctypes.c_size_t,
     "int32_t": ctypes.c_int32,
+    "uint32_t": ctypes.c_uint32,
     "int64_t": ctypes.c_int64,
     "uint64_t": ctypes.c_uint64,
     "double": ctypes.c_double,

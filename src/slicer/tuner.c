@@ -113,12 +113,13 @@ msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_round *before, const msdu__tu
     }
     double least = error_of(&best, before);
     double share = SHARE_LEAST;
-    for (int i = 0; i < SHARES; i++, share *= SHARE_STEP) {
+    for (int i = 0; i < SHARES; i++) {
         msdu__tuner_cost cost = {.slice_ns = share * latency_ns, .latency_ns = latency_ns};
         cost.bytes_per_ns = rate_of(now, cost.slice_ns, latency_ns);
         double error = error_of(&cost, before);
         best = error < least ? cost : best;
         least = error < least ? error : least;
+        share *= SHARE_STEP;
     }
     return best;
 }

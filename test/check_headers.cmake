@@ -33,7 +33,8 @@ foreach(header IN LISTS internal)
         continue()
     elseif(NOT is_cxx)
         # the stand-in's headers take the place of CUDA's and NCCL's
-        compile(${header} ${C_COMPILER} -xc -std=c11 -D_GNU_SOURCE -I${SOURCE_DIR}/test/standin)
+        compile(${header} ${C_COMPILER} -xc -std=c11 -D_GNU_SOURCE -I${SOURCE_DIR}/src
+            -I${SOURCE_DIR}/test/standin)
     elseif(CXX_COMPILER)
         compile(${header} ${CXX_COMPILER} -xc++ -std=c++17 -D_GNU_SOURCE)
     endif()

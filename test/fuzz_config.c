@@ -27,7 +27,7 @@ static void check_outcome(msdu_status status, const msdu__settings *settings)
     }
     if (status == MSDU_OK &&
         (msdu__settings_describe(settings, text, sizeof(text)) >= sizeof(text) ||
-         settings->rank >= settings->ranks || settings->window < 1)) {
+         settings->rank >= settings->ranks || settings->window == 0 || settings->window < -1)) {
         abort();
     }
 }

@@ -198,7 +198,7 @@ static void fill_waiting(msdu__whatif_model *m)
     m->job.commits_slices = is_gradient && m->settings.commit_tensor != 0;
     m->job.wait = is_blocking || (is_gradient && !method->is_free) ? MSDU__SIM_WAIT_STEP
                                                                    : MSDU__SIM_WAIT_LAYER;
-    m->job.window = (uint32_t)m->settings.window;
+    m->job.window = m->settings.window < 0 ? m->tuning.window : (uint32_t)m->settings.window;
     m->job.lanes = (uint32_t)m->settings.lanes;
 }
 

@@ -5,19 +5,69 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define MIB         1048576.0
-#define SLICE_LEAST 262144.0 /* these as bench/overlap_rank.c has them */
-#define BUCKET_MIB  25.0
-#define PARTS_MOST  8
-#define SLICES_MAX  (1U << 20)
+#include "pipeline.h"
+#include "wire/wire.h"
+
+#define MIB          1048576.0
+#define BUCKET_LEAST 262144.0 /* these as bench/overlap_rank.c has them */
+#define BUCKET_MIB   25.0
+#define PARTS_MOST   8
+#define SLICES_MAX   (1U << 20)
+#define DEEP         2 /* messages, one after the other, of a small sum */
+
+static uint64_t model_bytes(const msdu__profile *profile)
+{
+    uint64_t count = 0;
+    for (uint32_t t = 0; t < profile->tensor_count; t++) {
+        count += profile->tensors[t].count;
+    }
+    return count * sizeof(float);
+}
+
+/* Where the library measures, the tuner's choice for this network; else its first one. */
+static msdu__tuning tuning_of(const msdu__whatif_model *m)
+{
+    const msdu__whatif_question *q = m->q;
+    const msdu__whatif_network *network = &q->network;
+    const msdu__whatif_link *link =
+        &network->links[network->nodes > 1 ? MSDU__WHATIF_BETWEEN : MSDU__WHATIF_INSIDE];
+    uint64_t model = model_bytes(q->profile);
+    msdu__tuning first = msdu__tuner_first(model, MSDU__WINDOW_AUTO);
+    bool is_measured = m->way->method->kind == MSDU__OVERLAP_GRADIENT &&
+                       m->way->wire == MSDU__WIRE_FLOAT32 && network->ranks > 1 &&
+                       isfinite(link->bytes_per_ns);
+    if (!is_measured) {
+        return first;
+    }
+    double bytes = 2.0 * (network->ranks - 1) / network->ranks * (double)model;
+    msdu__tuner_args args = {.model_bytes = model,
+                             .latency_ns = DEEP * link->latency_ns,
+                             .slice_least = msdu__tuner_slice_least(model),
+                             .slice_most = msdu__tuner_slice_most(model),
+                             .window_least = MSDU__WINDOW_AUTO,
+                             .window_most = MSDU__WINDOW_TUNED};
+    msdu__tuner_round round = {.bytes = (uint64_t)bytes,
+                               .slices = 1 + (uint32_t)(model / first.slice_bytes),
+                               .window = first.window,
+                               .link_ns = bytes / link->bytes_per_ns};
+    msdu__tuner_cost cost = msdu__tuner_fit(NULL, &round, args.latency_ns);
+    cost.bytes_per_ns = link->bytes_per_ns;
+    cost.slice_ns = q->slice_ns > 0 ? q->slice_ns : cost.slice_ns;
+    return msdu__tuner_best(&args, &cost, &round, first);
+}
+
+static uint64_t slice_bytes(const msdu__whatif_model *m)
+{
+    const msdu__whatif_question *q = m->q;
+    if (m->way->method->is_bucketed) {
+        return (uint64_t)fmax(BUCKET_LEAST, BUCKET_MIB * MIB * fmin(1, q->scale));
+    }
+    return q->slice_bytes > 0 ? q->slice_bytes : m->tuning.slice_bytes;
+}
 
 static msdu__slicer_args slicer_args(const msdu__whatif_model *m)
 {
-    const msdu__whatif_question *q = m->q;
-    bool is_bucketed = m->way->method->is_bucketed;
-    double whole = (is_bucketed ? BUCKET_MIB : 1) * MIB * fmin(1, q->scale);
-    bool is_given = q->slice_bytes > 0 && !is_bucketed;
-    uint64_t bytes = is_given ? q->slice_bytes : (uint64_t)fmax(SLICE_LEAST, whole);
+    uint64_t bytes = slice_bytes(m);
     bool is_streamed = m->way->method->is_streamed && m->way->method->kind == MSDU__OVERLAP_LOCAL;
     uint32_t most = m->way->interval < PARTS_MOST ? m->way->interval : PARTS_MOST;
     return (msdu__slicer_args){.slice_bytes = bytes,
@@ -46,6 +96,7 @@ static double pieces_of(const msdu__whatif_model *m, const msdu__slicer_args *ar
 bool msdu__whatif_cut(msdu__whatif_model *m)
 {
     const msdu__profile *p = m->q->profile;
+    m->tuning = tuning_of(m);
     msdu__slicer_args args = slicer_args(m);
     uint32_t slices = 0;
     uint32_t segments = 0;

@@ -8,6 +8,7 @@
 #include "simulate.h"
 #include "slicer/plan.h"
 #include "slicer/slicer.h"
+#include "slicer/tuner.h"
 
 #define MSDU__WHATIF_BLOCK 256 /* default of setting wire_block */
 
@@ -30,6 +31,7 @@ typedef struct msdu__whatif_model {
     msdu__sim_memory memory;
     msdu__bound_layer *bound[MSDU__WHATIF_LINKS];
     msdu__settings settings; /* of the method, as the library reads them */
+    msdu__tuning tuning;     /* where the question leaves it open */
     msdu__sim_job job;
     double bytes; /* of a round */
 } msdu__whatif_model;

@@ -29,13 +29,15 @@ RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.
 OUTER = (("0.7", "0.6"), ("0.7", "0.9"), ("1.0", "0.5"))  # DiLoCo: learning rate and momentum
 EXTENSIONS = 2  # of a grid of learning rates
 PERIODS = (1, 2, 4, 8, 16, 32)
-FRONTIER = tuple((h, wire) for wire in ("int4", "float32", "ternary") for h in (1, 2, 4, 8, 16))
+FRONTIER = (*((h, wire) for wire in ("int4", "float32", "ternary") for h in (1, 2, 4, 8, 16)),
+            (1, "sparse"), (2, "sparse"), (4, "sparse"))
 BLOCKING = ((4, "int4"), (2, "int4"), (8, "int4"), (4, "ternary"), (8, "ternary"))
 # The default policy at its cap: on loopback no wait can be as short as asked for.
 CAPS = tuple((("drift_exponent", exponent), ("interval_steps", steps),
               ("target_overhead", "0.0001"), ("wire", "int4"))
              for steps in ("4", "8") for exponent in ("1", "2"))
-SHORT_FRONTIER = ((1, "int4"), (2, "int4"), (4, "ternary"), (8, "ternary"))
+SHORT_FRONTIER = ((1, "int4"), (2, "int4"), (4, "ternary"), (8, "ternary"), (1, "sparse"),
+                  (2, "sparse"))
 STEPS = {"pace": 352, "step": 288}  # what is not timed, then whole windows (rank.py)
 
 

@@ -536,6 +536,12 @@ msdu_status msdu__state_set(msdu__pipeline *p, const void *data, size_t bytes);
 msdu_status msdu__start_build(msdu__pipeline *p); /* slice and allocate */
 /* Slices, their tables and memory, as p->tuning says: what start_build does, and retune.c again. */
 msdu_status msdu__start_tables(msdu__pipeline *p);
+msdu_status msdu__start_no_memory(const msdu__pipeline *p, const char *what);
+/* cut.c, parts of the above: slices of all tensors; the slices of each tensor. */
+msdu_status msdu__cut_tensors(msdu__pipeline *p);
+msdu_status msdu__cut_list(msdu__pipeline *p);
+/* Most slices that any cut of this context may have. */
+msdu_status msdu__cut_bound(msdu__pipeline *p, uint32_t *slices_out);
 /* Names of slices, for the trace, to be freed; NULL: no memory. */
 const char **msdu__start_names(const msdu__pipeline *p);
 /* Bytes of what is synchronized, in the types of the tensors. */

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #define ALIGN_BYTES 64
-#define FUSE_MOST   (1024U * 1024U) /* setting fuse_bytes auto */
 #define BLOCKS_MAX  (32 + 4 * MSDU__WINDOW_MAX + 4 * MSDU__FRAGMENTS_MAX)
 
 void *msdu__start_block(msdu__pipeline *p, uint64_t bytes)
@@ -81,7 +80,7 @@ void msdu__start_free(msdu__pipeline *p)
     msdu__ready_free(&p->ready);
 }
 
-static msdu_status no_memory(const msdu__pipeline *p, const char *what)
+msdu_status msdu__start_no_memory(const msdu__pipeline *p, const char *what)
 {
     return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for %s", p->rank, what);
 }
@@ -135,171 +134,6 @@ static msdu_status choose_domain(msdu__pipeline *p)
         domain != MSDU__DOMAIN_GRADIENT && (p->is_accumulated || has_parameters);
     bool is_streamed = p->settings.overlap == MSDU__OVERLAP_STREAMED && !p->is_accumulated;
     p->fragment_count = is_streamed ? (uint32_t)p->settings.fragments : 1;
-    return MSDU_OK;
-}
-
-/* --- slices --- */
-
-static bool is_sliced(const msdu__pipeline *p, const msdu__tensor *t)
-{
-    return t->role != MSDU_ROLE_STATE || p->settings.state == MSDU__STATE_AVERAGE;
-}
-
-/* Cut the tensors of one role behind what was cut before. */
-static void cut_role(msdu__pipeline *p, int32_t role, const msdu__slicer_args *args,
-                     msdu__slicer_tensor *list, uint32_t *ids)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        const msdu__tensor *t = &p->tensors[i];
-        if (t->role == role && is_sliced(p, t)) {
-            list[count] = (msdu__slicer_tensor){t->count, t->dtype, t->priority};
-            ids[count++] = i;
-        }
-    }
-    msdu__slicing part = {
-        .slices = p->slicing.slices + p->slicing.slice_count,
-        .segments = p->slicing.segments + p->slicing.segment_count,
-    };
-    if (count == 0) {
-        return;
-    }
-    msdu__slicer_cut(args, list, count, &part);
-    for (uint32_t i = 0; i < part.segment_count; i++) {
-        part.segments[i].tensor = ids[part.segments[i].tensor];
-    }
-    for (uint32_t i = 0; i < part.slice_count; i++) {
-        part.slices[i].first_segment += p->slicing.segment_count;
-        part.slices[i].arena += p->slicing.arena_bytes;
-    }
-    p->slicing.slice_count += part.slice_count;
-    p->slicing.segment_count += part.segment_count;
-    p->slicing.arena_bytes += (part.arena_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-}
-
-/* Fewer slices than fragments: a fragment without model slices would meet for nothing. */
-static void drop_empty_fragments(msdu__pipeline *p)
-{
-    bool is_used[MSDU__FRAGMENTS_MAX] = {false};
-    uint32_t number[MSDU__FRAGMENTS_MAX] = {0};
-    uint32_t count = 0;
-    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
-        is_used[p->slicing.slices[slice].fragment] = true;
-    }
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        number[i] = is_used[i] ? count++ : 0;
-    }
-    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        p->slicing.slices[slice].fragment = number[p->slicing.slices[slice].fragment];
-    }
-    p->fragment_count = count;
-}
-
-static msdu__slicer_args slicer_args(const msdu__pipeline *p, uint64_t slice_bytes)
-{
-    uint64_t fuse = slice_bytes < FUSE_MOST ? slice_bytes : FUSE_MOST;
-    return (msdu__slicer_args){
-        .slice_bytes = slice_bytes,
-        .fuse_bytes = p->settings.fuse_bytes < 0 ? fuse : (uint64_t)p->settings.fuse_bytes,
-        .align = (uint64_t)p->settings.wire_block,
-        .fragments = p->fragment_count,
-    };
-}
-
-/* Most slices that any cut of this context may have. */
-static msdu_status bound_slices(msdu__pipeline *p, uint32_t *slices_out)
-{
-    uint64_t bytes = p->may_cut ? p->tuner_args.slice_least : p->tuning.slice_bytes;
-    msdu__slicer_args args =
-        slicer_args(p, bytes < p->tuning.slice_bytes ? bytes : p->tuning.slice_bytes);
-    msdu__slicer_tensor *list = calloc(p->tensor_count, sizeof(*list));
-    uint32_t segments = 0;
-    if (list == NULL) {
-        return no_memory(p, "the list of tensors");
-    }
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        list[i] =
-            (msdu__slicer_tensor){p->tensors[i].count, p->tensors[i].dtype, p->tensors[i].priority};
-    }
-    msdu__slicer_bounds(&args, list, p->tensor_count, slices_out, &segments);
-    free(list);
-    return MSDU_OK;
-}
-
-uint64_t msdu__start_bytes(const msdu__pipeline *p)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        bytes += is_sliced(p, &p->tensors[i])
-                     ? p->tensors[i].count * msdu__dtype_bytes(p->tensors[i].dtype)
-                     : 0;
-    }
-    return bytes;
-}
-
-static msdu_status cut_tensors(msdu__pipeline *p)
-{
-    msdu__slicer_args args = slicer_args(p, p->tuning.slice_bytes);
-    msdu__slicer_tensor *list = calloc(p->tensor_count, sizeof(*list));
-    uint32_t *ids = calloc(p->tensor_count, sizeof(*ids));
-    msdu_status status = MSDU_OK;
-    if (list == NULL || ids == NULL) {
-        status = no_memory(p, "the list of tensors");
-        goto err_free;
-    }
-    uint32_t slices = 0;
-    uint32_t segments = 0;
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        list[i] =
-            (msdu__slicer_tensor){p->tensors[i].count, p->tensors[i].dtype, p->tensors[i].priority};
-    }
-    msdu__slicer_bounds(&args, list, p->tensor_count, &slices, &segments);
-    p->slicing = (msdu__slicing){.slices = NULL};
-    p->slicing.slices = msdu__start_block(p, slices * sizeof(msdu__slice));
-    p->slicing.segments = msdu__start_block(p, segments * sizeof(msdu__segment));
-    if (p->slicing.slices == NULL || p->slicing.segments == NULL) {
-        status = no_memory(p, "slices");
-        goto err_free;
-    }
-    cut_role(p, MSDU_ROLE_MODEL, &args, list, ids);
-    p->slice_bound = p->slicing.slice_count;
-    cut_role(p, MSDU_ROLE_BUFFER, &args, list, ids);
-    p->buffer_bound = p->slicing.slice_count;
-    cut_role(p, MSDU_ROLE_STATE, &args, list, ids);
-    drop_empty_fragments(p);
-
-err_free:
-    free(ids);
-    free(list);
-    return status;
-}
-
-/* Which slices hold a piece of which tensor, as one array indexed by first_slice. */
-static msdu_status list_tensor_slices(msdu__pipeline *p)
-{
-    p->tensor_slices = msdu__start_block(p, p->slicing.segment_count * sizeof(uint32_t));
-    if (p->tensor_slices == NULL) {
-        return no_memory(p, "the list of slices");
-    }
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        p->tensors[i].slice_count = 0;
-    }
-    for (uint32_t i = 0; i < p->slicing.segment_count; i++) {
-        p->tensors[p->slicing.segments[i].tensor].slice_count++;
-    }
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        p->tensors[i].first_slice = at;
-        at += p->tensors[i].slice_count;
-        p->tensors[i].slice_count = 0;
-    }
-    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        const msdu__slice *cut = &p->slicing.slices[slice];
-        for (uint32_t i = 0; i < cut->segments; i++) {
-            msdu__tensor *t = &p->tensors[p->slicing.segments[cut->first_segment + i].tensor];
-            p->tensor_slices[t->first_slice + t->slice_count++] = slice;
-        }
-    }
     return MSDU_OK;
 }
 
@@ -358,7 +192,7 @@ static msdu_status take_arenas(msdu__pipeline *p, arenas *a)
         !take_arena(p, p->is_accumulated, &a->drift) ||
         !take_arena(p, p->is_accumulated, &a->velocity) ||
         !take_arena(p, p->is_accumulated, &a->trace)) {
-        return no_memory(p, "copies of the model");
+        return msdu__start_no_memory(p, "copies of the model");
     }
     return MSDU_OK;
 }
@@ -395,7 +229,7 @@ static msdu_status place_shares(msdu__pipeline *p)
     uint64_t ranks = (uint64_t)p->ranks;
     uint64_t *table = msdu__start_block(p, 2 * ranks * p->slicing.slice_count * sizeof(uint64_t));
     if (table == NULL) {
-        return no_memory(p, "shares");
+        return msdu__start_no_memory(p, "shares");
     }
     uint64_t own = 0;
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
@@ -409,7 +243,7 @@ static msdu_status place_shares(msdu__pipeline *p)
     float *residual = uses_feedback(p) ? slice_block(p, own * sizeof(float)) : NULL;
     float *kept = keeps_feedback(p) ? slice_block(p, own * sizeof(float)) : NULL;
     if ((uses_feedback(p) && residual == NULL) || (keeps_feedback(p) && kept == NULL)) {
-        return no_memory(p, "error feedback");
+        return msdu__start_no_memory(p, "error feedback");
     }
     own = 0;
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
@@ -443,7 +277,7 @@ static msdu_status place_slots(msdu__pipeline *p)
         slot->share_bytes = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
         if (slot->send == NULL || slot->received == NULL || slot->sum == NULL ||
             slot->share_bytes == NULL) {
-            return no_memory(p, "slices in flight");
+            return msdu__start_no_memory(p, "slices in flight");
         }
     }
     return MSDU_OK;
@@ -457,7 +291,7 @@ static msdu_status place_fragments(msdu__pipeline *p)
         uint32_t *lists = msdu__start_block(p, 3ULL * slices * sizeof(uint32_t));
         f->control = msdu__start_block(p, (uint64_t)p->ranks * sizeof(msdu__control));
         if (lists == NULL || f->control == NULL) {
-            return no_memory(p, "fragments");
+            return msdu__start_no_memory(p, "fragments");
         }
         f->members = lists;
         f->plan = lists + slices;
@@ -475,7 +309,7 @@ static msdu_status place_fragments(msdu__pipeline *p)
     p->queue_mask = ring - 1;
     if (p->control_shares == NULL || p->plan_items == NULL || p->plan_marks == NULL ||
         p->plan_ends == NULL || p->queue == NULL) {
-        return no_memory(p, "queues");
+        return msdu__start_no_memory(p, "queues");
     }
     for (int32_t i = 0; i < p->ranks; i++) {
         p->control_shares[i] = sizeof(msdu__control);
@@ -488,7 +322,7 @@ static msdu_status place_runs(msdu__pipeline *p)
     arenas a = {0};
     p->runs = msdu__start_block(p, p->slicing.slice_count * sizeof(msdu__run));
     if (p->runs == NULL) {
-        return no_memory(p, "slices");
+        return msdu__start_no_memory(p, "slices");
     }
     msdu_status status = take_arenas(p, &a);
     if (status != MSDU_OK) {
@@ -498,7 +332,7 @@ static msdu_status place_runs(msdu__pipeline *p)
     p->captured = shared_block(p, p->slicing.segment_count * sizeof(*p->captured));
     p->applied = shared_block(p, p->slicing.segment_count * sizeof(*p->applied));
     if (found == NULL || p->captured == NULL || p->applied == NULL) {
-        return no_memory(p, "statistics");
+        return msdu__start_no_memory(p, "statistics");
     }
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
         atomic_init(&p->runs[slice].missing, 0);
@@ -523,7 +357,7 @@ static void count_bytes(msdu__pipeline *p)
 msdu_status msdu__start_tables(msdu__pipeline *p)
 {
     msdu_status (*const steps[])(msdu__pipeline *) = {
-        cut_tensors, list_tensor_slices, place_runs, place_slots, place_fragments,
+        msdu__cut_tensors, msdu__cut_list, place_runs, place_slots, place_fragments,
     };
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         msdu_status status = steps[i](p);
@@ -540,9 +374,9 @@ msdu_status msdu__start_tables(msdu__pipeline *p)
 static msdu_status place_events(msdu__pipeline *p)
 {
     uint32_t slices = 0;
-    msdu_status status = bound_slices(p, &slices);
+    msdu_status status = msdu__cut_bound(p, &slices);
     if (status == MSDU_OK && !msdu__ready_init(&p->ready, 2 * slices + 4 * p->fragment_count + 8)) {
-        status = no_memory(p, "events");
+        status = msdu__start_no_memory(p, "events");
     }
     return status;
 }

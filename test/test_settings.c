@@ -168,10 +168,8 @@ END_TEST
 START_TEST(a_default_gives_way_to_a_given_value)
 {
     msdu__settings settings;
-    msdu_config config = {.size = sizeof(config),
-                          .interval_steps = 100,
-                          .slice_bytes = 1024,
-                          .fuse_bytes = 4096};
+    msdu_config config = {
+        .size = sizeof(config), .interval_steps = 100, .slice_bytes = 1024, .fuse_bytes = 4096};
     load_well(&config, &settings);
     ck_assert_int_eq(settings.interval_max, 100);
     ck_assert_int_eq(settings.fuse_bytes, 1024);

@@ -304,6 +304,8 @@ typedef struct msdu__pipeline {
     msdu__decision decision; /* the latest */
     bool may_cut;            /* slices may be cut anew; equal on all ranks, as is: */
     bool is_tuned;           /* they are, as measured */
+    bool is_narrowed;        /* a narrow round was heard: the first cut is best for those */
+    msdu__tuning tuning_first;
     msdu__tuner tuner;
     msdu__tuner_args tuner_args;
     uint64_t *control_shares; /* sizeof(msdu__control) for every rank */

@@ -42,6 +42,7 @@ void msdu__retune_prepare(msdu__pipeline *p)
     if (s->slice_bytes >= 0) {
         p->tuning.slice_bytes = (uint64_t)s->slice_bytes;
     }
+    p->tuning_first = p->tuning;
     p->may_cut = may_cut(p);
     p->is_tuned = may_tune(p);
     p->tuner_args = (msdu__tuner_args){
@@ -114,15 +115,27 @@ static void log_choice(msdu__pipeline *p, const msdu__round_stats *stats)
                    t->cost.bytes_per_ns * 1e3, t->cost.slice_ns / 1e3, t->cost.latency_ns / 1e3);
 }
 
+/* Narrow rounds are held up by messages and quantizing, which the model does not know: small slices
+ * would be the wrong answer. They go by the first cut, and nothing is measured any more. */
+static void note_wire(msdu__pipeline *p, const msdu__round_stats *stats)
+{
+    if (stats->wire != MSDU__WIRE_FLOAT32 && !p->is_narrowed) {
+        p->is_narrowed = true;
+        msdu__tuner_begin(&p->tuner, p->tuning_first);
+    }
+}
+
 void msdu__retune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_stats *stats)
 {
     msdu__tuner_round round = {.bytes = stats->round_bytes,
                                .slices = f->slice_count,
                                .window = p->tuning.window,
                                .link_ns = (double)stats->link_ns};
-    if (p->is_tuned && f->round.is_gradient &&
-        msdu__tuner_hear(&p->tuner, &p->tuner_args, &round)) {
-        log_choice(p, stats);
+    if (p->is_tuned && f->round.is_gradient) {
+        note_wire(p, stats);
+        if (!p->is_narrowed && msdu__tuner_hear(&p->tuner, &p->tuner_args, &round)) {
+            log_choice(p, stats);
+        }
     }
     f->tunings[(f->opened - 1) & 1] = p->tuner.present;
 }

@@ -245,6 +245,30 @@ START_TEST(what_is_given_is_kept)
 }
 END_TEST
 
+/* `msdu bench overlap`, method defaults: rounds in int8 and int4 led to slices of 32 KiB. */
+START_TEST(narrow_rounds_go_by_the_first_cut)
+{
+    static msdu__pipeline p;
+    msdu__fragment f = {.opened = 1, .slice_count = 40, .round.is_gradient = true};
+    msdu__round_stats stats = {
+        .wire = MSDU__WIRE_INT4, .round_bytes = 1 << 20, .link_ns = 90000000};
+    p.is_tuned = true;
+    p.tuning_first = (msdu__tuning){.slice_bytes = 256 * KIB, .window = 4};
+    p.tuning = (msdu__tuning){.slice_bytes = 64 * KIB, .window = 4};
+    p.tuner_args = (msdu__tuner_args){.model_bytes = 8U << 20,
+                                      .latency_ns = 1e6,
+                                      .slice_least = 32 * KIB,
+                                      .slice_most = 4096 * KIB,
+                                      .window_least = 4,
+                                      .window_most = 8};
+    msdu__tuner_begin(&p.tuner, p.tuning);
+    for (int round = 0; round < 20; round++) {
+        msdu__retune_hear(&p, &f, &stats);
+        ck_assert_uint_eq(f.tunings[0].slice_bytes, 256 * KIB);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("retune");
@@ -256,5 +280,6 @@ int main(void)
     tcase_add_test(cases, a_state_that_is_refused_leaves_the_cut_as_it_was);
     tcase_add_loop_test(cases, all_ranks_choose_alike_by_what_they_measured, 0, 2);
     tcase_add_loop_test(cases, what_is_given_is_kept, 0, 3);
+    tcase_add_test(cases, narrow_rounds_go_by_the_first_cut);
     return suite_run(suite);
 }

@@ -34,6 +34,7 @@ bench-smoke: build ## every bench once, small
 	build/bin/msdu bench hooks --smoke
 	build/bin/msdu bench allreduce --smoke
 	build/bin/msdu bench overlap --smoke
+	build/bin/msdu bench scale --smoke
 
 asan tsan: ## all tests under address and undefined, or thread sanitizer
 	scripts/setup.sh test

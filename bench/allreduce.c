@@ -60,6 +60,7 @@ static msdu__allreduce *make_shared(const msdu__bench_options *o)
     pthread_barrier_init(&shared->barrier, &attributes, MSDU__ALLREDUCE_RANKS);
     pthread_barrierattr_destroy(&attributes);
     shared->backend = o->backend != NULL ? o->backend : "gloo";
+    shared->wire = o->wire != NULL ? o->wire : "float32";
     snprintf(shared->interface, sizeof(shared->interface), "%s",
              o->rate_mbit > 0 ? MSDU__LINK_INTERFACE : "lo");
     choose_sizes(o, shared);
@@ -191,6 +192,7 @@ static void report_size(msdu__bench *bench, const msdu__allreduce *shared, uint3
     cJSON *record = msdu__bench_record(bench, name);
     cJSON_AddNumberToObject(record, "bytes", (double)bytes);
     cJSON_AddNumberToObject(record, "count", (double)count);
+    cJSON_AddStringToObject(record, "wire", shared->wire);
     fprintf(bench->text, "%12llu %12llu %8s", (unsigned long long)bytes, (unsigned long long)count,
             "float");
     for (int path = 0; path < MSDU__PATHS; path++) {
@@ -227,11 +229,12 @@ static void report(msdu__bench *bench, const msdu__allreduce *shared, const msdu
     fprintf(bench->text, "# %d processes, median of %u runs in turn, of the slower rank; link: ",
             MSDU__ALLREDUCE_RANKS, shared->runs);
     if (link == NULL) {
-        fprintf(bench->text, "loopback\n");
+        fprintf(bench->text, "loopback");
     } else {
-        fprintf(bench->text, "%u Mbit/s, mtu %u, headers leave %.3f of the rate\n", link->rate_mbit,
+        fprintf(bench->text, "%u Mbit/s, mtu %u, headers leave %.3f of the rate", link->rate_mbit,
                 link->mtu, msdu__link_payload_share(link));
     }
+    fprintf(bench->text, "; sliced: %s\n", shared->wire);
     fprintf(bench->text, "#%11s %12s %8s  %10s %7s %7s %6s %8s%s  %10s %7s %7s %6s %8s%s  %6s\n",
             "", "", "", "sliced", "", "", "", "", link != NULL ? "      " : "", "whole", "", "", "",
             "", link != NULL ? "      " : "", "");

@@ -18,6 +18,7 @@ enum { MSDU__SLICED = 0, MSDU__WHOLE, MSDU__PATHS };
 typedef struct msdu__allreduce {
     pthread_barrier_t barrier; /* of the rank processes */
     const char *backend;       /* set before the processes are made, as all up to interface */
+    const char *wire;          /* of the sliced path */
     char folder[64];           /* where ranks meet */
     char interface[16];
     uint64_t bytes[MSDU__ALLREDUCE_SIZES];

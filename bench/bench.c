@@ -11,6 +11,7 @@
 
 #include "cli/cli.h"
 #include "correct/vec.h"
+#include "wire/wire.h"
 
 #include <msdu/msdu.h>
 
@@ -22,10 +23,9 @@ static const struct bench_entry {
     const char *name;
     int (*run)(msdu__bench *bench);
 } benches[] = {
-    {"kernels", msdu__bench_kernels},
-    {"hooks", msdu__bench_hooks},
-    {"allreduce", msdu__bench_allreduce},
-    {"overlap", msdu__bench_overlap},
+    {"kernels", msdu__bench_kernels},     {"hooks", msdu__bench_hooks},
+    {"allreduce", msdu__bench_allreduce}, {"overlap", msdu__bench_overlap},
+    {"scale", msdu__bench_scale},
 };
 
 /* --- what benches share --- */
@@ -150,6 +150,7 @@ enum {
     KEY_BYTES,
     KEY_RATE,
     KEY_MTU,
+    KEY_WIRE,
     KEY_PROFILE,
     KEY_METHODS,
     KEY_TRACE,
@@ -173,7 +174,8 @@ static const struct argp_option option_list[] = {
     {.name = "bytes",
      .key = KEY_BYTES,
      .arg = "N",
-     .doc = "kernels: of one array; allreduce: the only size; overlap: of a slice"},
+     .doc = "kernels: of one array; allreduce: the only size; overlap: of a slice; scale: of the "
+            "model"},
     {.name = "only", .key = KEY_ONLY, .arg = "TEXT", .doc = "kernels: rows whose name holds TEXT"},
     {.name = "backend",
      .key = KEY_BACKEND,
@@ -184,6 +186,10 @@ static const struct argp_option option_list[] = {
      .arg = "R",
      .doc = "allreduce: over a link of R Mbit/s (needs root, iproute2)"},
     {.name = "mtu", .key = KEY_MTU, .arg = "N", .doc = "allreduce: of that link (9000)"},
+    {.name = "wire",
+     .key = KEY_WIRE,
+     .arg = "NAME",
+     .doc = "allreduce: wire format of the sliced path (float32)"},
     {.doc = "Of overlap:"},
     {.name = "profile",
      .key = KEY_PROFILE,
@@ -315,13 +321,19 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
         o->runs = (uint32_t)number(arg, 1000, state);
         return 0;
     case KEY_BYTES:
-        o->bytes = number(arg, 1ULL << 33, state);
+        o->bytes = number(arg, 1ULL << 36, state);
         return 0;
     case KEY_RATE:
         o->rate_mbit = (uint32_t)number(arg, 100000, state);
         return 0;
     case KEY_MTU:
         o->mtu = (uint32_t)number(arg, 65535, state);
+        return 0;
+    case KEY_WIRE:
+        if (msdu__wire_find(arg) < 0) {
+            argp_error(state, "--wire '%s' is no wire format; msdu info lists them", arg);
+        }
+        o->wire = arg;
         return 0;
     case ARGP_KEY_ARG:
         wanted->entry = wanted->entry == NULL ? find_bench(arg) : NULL;

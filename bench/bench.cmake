@@ -20,6 +20,26 @@ target_include_directories(gpu_passes PRIVATE src)
 target_link_libraries(gpu_passes PRIVATE msdu_core msdu_flags m)
 set_target_properties(gpu_passes PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
+# What `msdu run` adds to a call that it passes through (bench/passthrough.py); over the tests'
+# stand-in for NCCL: test/standin/standin.cmake.
+get_property(msdu_mpi_families GLOBAL PROPERTY MSDU_MPI_FAMILIES)
+foreach(family IN LISTS msdu_mpi_families)
+    add_executable(passthrough_${family} bench/passthrough.c bench/passthrough_mpi.c)
+    target_compile_definitions(passthrough_${family} PRIVATE BENCH_OVER="${family}")
+    target_link_libraries(passthrough_${family} PRIVATE msdu_flags msdu_mpi_${family} ${CMAKE_DL_LIBS})
+    set_target_properties(passthrough_${family} PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endforeach()
+if(MSDU_WITH_NCCL)
+    add_executable(passthrough_nccl bench/passthrough.c bench/passthrough_nccl.c)
+    target_include_directories(passthrough_nccl SYSTEM PRIVATE
+        ${MSDU_NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(passthrough_nccl PRIVATE msdu_flags ${MSDU_NCCL_LIBRARY} ${CUDA_cudart_static_LIBRARY}
+        Threads::Threads rt ${CMAKE_DL_LIBS})
+    set_target_properties(passthrough_nccl PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endif()
+
 # Not a backend: its name must not begin with libmsdu_, which the registry looks for.
 if(MSDU_WITH_GLOO)
     find_package(Gloo QUIET)

@@ -29,9 +29,10 @@ typedef struct msdu__bench_options {
     bool is_spinning;
     bool is_smoke; /* seconds only: does it run, are the results right? */
     uint32_t runs;
-    uint64_t bytes;     /* kernels: of one array; allreduce: the only size */
+    uint64_t bytes;     /* kernels: of one array; allreduce: the only size; scale: the model */
     uint32_t rate_mbit; /* allreduce: shape the link */
     uint32_t mtu;       /* allreduce: of the shaped link */
+    const char *wire;   /* allreduce: of the sliced path */
 } msdu__bench_options;
 
 typedef struct msdu__bench {
@@ -65,5 +66,6 @@ int msdu__bench_kernels(msdu__bench *bench);
 int msdu__bench_hooks(msdu__bench *bench);
 int msdu__bench_allreduce(msdu__bench *bench);
 int msdu__bench_overlap(msdu__bench *bench);
+int msdu__bench_scale(msdu__bench *bench);
 
 #endif

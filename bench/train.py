@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--weight-decay", type=float)
     add("--size", action="append", default=[], metavar="K=V", help="of the model: depth=20")
     add("--settings", action="append", default=[], metavar="K=V", help="of the method")
-    add("--device", default="cpu", help="cpu or cuda")
+    add("--device", default="cpu", help="cpu; or cuda, all ranks on the one GPU")
     add("--threads", type=int, default=1, help="of each rank")
     add("--rank-of", help=argparse.SUPPRESS)
     return made

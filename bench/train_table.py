@@ -40,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
         "tinyimagenet is a model on another data set")
     add("--parts", default=",".join(PARTS), help="kinds of runs to make")
     add("--methods", default="", help="only methods that begin with one of these")
+    add("--seeds", type=int, default=len(plan.SEEDS), help="only the first so many")
+    add("--ratios", default="", help="communication over computation of shaped runs, as 4,16")
     add("--ranks", type=int, default=4)
     add("--device", default="cpu", help="cpu or cuda, of the parts search and accuracy")
     add("--epochs", type=int, help="instead of each model's own")
@@ -79,7 +81,7 @@ def rate_of(records: list[record.Record], one: plan.Planned) -> float | None:
 
 def options_of(arguments: argparse.Namespace, one: plan.Planned) -> rank.Options:
     """Options of a planned run."""
-    steps = plan.STEPS.get(one.part, 0)
+    steps = plan.steps_of(one)
     device = arguments.device if one.part in ("search", "accuracy") else "cpu"
     words = ["--model", one.model, "--method", one.method, "--lr", repr(one.lr), "--steps",
              str(steps), "--test-samples", str(arguments.test_samples), "--device", device,
@@ -101,8 +103,11 @@ def to_do(arguments: argparse.Namespace, kept: pathlib.Path) -> Iterator[Run]:
     records = record.load_all(kept)
     done = {one["key"] for one in records}
     parts, starts = arguments.parts.split(","), tuple(arguments.methods.split(","))
+    ratios = [float(ratio) for ratio in arguments.ratios.split(",") if ratio] or plan.RATIOS
     for one in plan.everything(records, wanted_models(arguments.models)):
-        if one.part not in parts or not one.method.startswith(starts):
+        if one.part not in parts or not one.method.startswith(starts) or (
+                one.seed in plan.SEEDS[arguments.seeds:]) or (
+                one.ratio is not None and one.ratio not in ratios):
             continue
         rate = rate_of(records, one)
         if rate is None or (rate and os.geteuid() != 0):

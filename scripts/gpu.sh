@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, in one call on a machine that has one:
-#     scripts/gpu.sh [folder with NCCL's include and lib]
+#     scripts/gpu.sh [folder with NCCL's include and lib, or "" [folder with CIFAR-100]]
 # Builds the module nccl, runs its conformance suite with several ranks on the one GPU, the same
-# under compute-sanitizer where there is one, and the speed of passes, PyTorch DDP under `msdu run`; results go to
-# bench/results/gpu-*.json, with a line for each case: passed, failed, or why it did not run.
+# under compute-sanitizer where there is one, the speed of passes, PyTorch DDP under `msdu run`, CUDA
+# tensors through the Python package; with CIFAR-100, trainings of ResNet-18 on 4 ranks: GPU_EPOCHS
+# (10) epochs with three seeds by DDP, at fixed intervals, by the default policy, each at most
+# GPU_TRAIN_S (900) seconds. Results go to bench/results/gpu-*.json, with a line for each case:
+# passed, failed, or why it did not run.
 # Several ranks on a GPU: each process says that it is a host of its own (NCCL_HOSTID) and talks over
 # sockets on lo. NCCL does not promise that this works, so every case has a time limit.
 set -uo pipefail
@@ -13,7 +16,9 @@ cd "$(dirname "$0")/.."
 build=build/gpu
 results=bench/results
 nccl_root=${1:-${NCCL_ROOT:-}}
+cifar=${2:-}
 limit_s=300
+train_s=${GPU_TRAIN_S:-900}
 cases=()
 
 note() { # name, outcome, seconds
@@ -70,6 +75,9 @@ fi
 if run_case passes "$build/bin/gpu_passes" nccl 256; then
     cp "$build/passes.log" "$results/gpu-passes.json"
 fi
+if run_case passthrough "$build/bin/msdu" run -- "$build/bin/passthrough_nccl"; then
+    cp "$build/passthrough.log" "$results/gpu-passthrough.json"
+fi
 
 # PyTorch's own DDP over NCCL, as its author runs it and under `msdu run`: the same data, so float32
 # has the same losses, and the default is near them and says what it took.
@@ -79,8 +87,25 @@ if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     run_case ddp_int4 scripts/gpu_ddp.sh "$build/bin/msdu" run --
     run_case ddp_compare python3 scripts/gpu_ddp.py compare \
         "$build/ddp_plain.log" "$build/ddp_float32.log" "$build/ddp_int4.log"
+    # CUDA tensors through the package: parity with DDP and averaging by torch, checkpoints, the end
+    export MSDU_LIBRARY=$PWD/$build/lib/libmsdu.so
+    limit_s=900 run_case python_tensors python3 python_shim/tests/run.py test_gpu.py
+    # accuracy at equal samples; seeds outermost, so that what an early end leaves can be compared
+    for seed in 1 2 3; do
+        for method in ddp ours-h4-float32 ours-h16-float32 ours; do
+            if [ -z "$cifar" ]; then
+                note "resnet18_${method}_s$seed" "no folder with CIFAR-100 was named" 0
+                continue
+            fi
+            record=$results/gpu-resnet18-$method-s$seed.json
+            rm -f "$record"
+            limit_s=$train_s run_case "resnet18_${method}_s$seed" python3 bench/train.py \
+                --data "$cifar" --model resnet18 --method "$method" --ranks 4 --device cuda \
+                --epochs "${GPU_EPOCHS:-10}" --seed "$seed" --json "$record"
+        done
+    done
 else
-    note ddp "no PyTorch with CUDA here" 0
+    note pytorch "no PyTorch with CUDA here" 0
 fi
 
 {

@@ -2,7 +2,7 @@
 /* Accumulated domain: how far this rank's optimizer is from what all ranks have in common. */
 #include "pipeline.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 /* Elements `at` on of a slice's recursion, to element `to` on. The trainer's momentum buffer holds
  * that of the recursion and what our own additions left in it. */
@@ -11,46 +11,62 @@ typedef struct part {
     uint64_t at;
     uint64_t to;
     uint64_t count;
+    uint64_t width; /* bytes of an element */
 } part;
 
-static void copy_float(const part *p, const msdu_apart *out)
+static void add(const void *trace, void *momentum, const part *one)
 {
-    const float *velocity = (const float *)p->from->velocity + p->at;
-    const float *trace = (const float *)p->from->trace + p->at;
-    float *momentum = (float *)out->momentum + p->to;
-    memcpy((float *)out->parameter + p->to, (const float *)p->from->drift + p->at,
-           p->count * sizeof(float));
-    for (uint64_t i = 0; i < p->count; i++) {
-        momentum[i] = velocity[i] + trace[i];
+    const float *narrow = trace;
+    const double *wide = trace;
+    for (uint64_t i = 0; i < one->count; i++) {
+        if (one->width == sizeof(double)) {
+            ((double *)momentum)[i] += wide[i];
+        } else {
+            ((float *)momentum)[i] += narrow[i];
+        }
     }
 }
 
-static void copy_double(const part *p, const msdu_apart *out)
+/* The recursion may be in a device's memory. */
+static msdu_status copy_part(msdu__pipeline *p, const part *one, const msdu_apart *out)
 {
-    const double *velocity = (const double *)p->from->velocity + p->at;
-    const double *trace = (const double *)p->from->trace + p->at;
-    double *momentum = (double *)out->momentum + p->to;
-    memcpy((double *)out->parameter + p->to, (const double *)p->from->drift + p->at,
-           p->count * sizeof(double));
-    for (uint64_t i = 0; i < p->count; i++) {
-        momentum[i] = velocity[i] + trace[i];
+    const uint64_t bytes = one->count * one->width;
+    const uint64_t at = one->at * one->width;
+    char *parameter = (char *)out->parameter + one->to * one->width;
+    char *momentum = (char *)out->momentum + one->to * one->width;
+    void *trace = malloc(bytes > 0 ? bytes : 1);
+    if (trace == NULL) {
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: out of memory", p->rank);
     }
+    msdu_status status = msdu__pass_copy(p, parameter, (const char *)one->from->drift + at, bytes);
+    status = status == MSDU_OK
+                 ? msdu__pass_copy(p, momentum, (const char *)one->from->velocity + at, bytes)
+                 : status;
+    status = status == MSDU_OK
+                 ? msdu__pass_copy(p, trace, (const char *)one->from->trace + at, bytes)
+                 : status;
+    if (status == MSDU_OK) {
+        add(trace, momentum, one);
+    }
+    free(trace);
+    return status;
 }
 
-static void copy_slice(const msdu__pipeline *p, uint32_t slice, uint32_t id, const msdu_apart *out)
+static msdu_status copy_slice(msdu__pipeline *p, uint32_t slice, uint32_t id, const msdu_apart *out)
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
+    const uint64_t width = cut->dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
+    msdu_status status = MSDU_OK;
     uint64_t at = 0;
     for (uint32_t i = cut->first_segment; i < cut->first_segment + cut->segments; i++) {
         const msdu__segment *segment = &p->slicing.segments[i];
-        const part one = {&p->runs[slice].recursion, at, segment->offset, segment->count};
-        if (segment->tensor == id && cut->dtype == MSDU_FLOAT64) {
-            copy_double(&one, out);
-        } else if (segment->tensor == id) {
-            copy_float(&one, out);
+        const part one = {&p->runs[slice].recursion, at, segment->offset, segment->count, width};
+        if (segment->tensor == id && status == MSDU_OK) {
+            status = copy_part(p, &one, out);
         }
         at += segment->count;
     }
+    return status;
 }
 
 static msdu_status check(msdu__pipeline *p, uint32_t id, const msdu_apart *out)
@@ -67,11 +83,9 @@ static msdu_status check(msdu__pipeline *p, uint32_t id, const msdu_apart *out)
                           "announced and not waited for",
                           p->rank, t->name);
     }
-    if (!p->is_accumulated || p->device != NULL || t->role != MSDU_ROLE_MODEL) {
+    if (!p->is_accumulated || t->role != MSDU_ROLE_MODEL) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
-                          "rank %d: only gradients in domain accumulated, in memory of the host, "
-                          "have a distance",
-                          p->rank);
+                          "rank %d: only gradients in domain accumulated have a distance", p->rank);
     }
     return msdu__pipeline_status(p);
 }
@@ -87,8 +101,11 @@ msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id, msdu_apart *apart_out)
         return status;
     }
     const msdu__tensor *t = &p->tensors[id];
-    for (uint32_t i = 0; i < t->slice_count; i++) {
-        copy_slice(p, p->tensor_slices[t->first_slice + i], id, apart_out);
+    for (uint32_t i = 0; i < t->slice_count && status == MSDU_OK; i++) {
+        status = copy_slice(p, p->tensor_slices[t->first_slice + i], id, apart_out);
+    }
+    if (status != MSDU_OK) {
+        return status;
     }
     apart_out->lr = atomic_load(&p->lr);
     apart_out->mu = p->settings.momentum;

@@ -14,7 +14,7 @@ enum {
     MSDU__OVERLAP_DELAYED,
     MSDU__OVERLAP_STREAMED
 };
-enum { MSDU__CHECK_NO, MSDU__CHECK_YES, MSDU__CHECK_SKIP };
+enum { MSDU__CHECK_NO, MSDU__CHECK_YES, MSDU__CHECK_SKIP, MSDU__CHECK_PASS };
 enum { MSDU__STATE_LOCAL, MSDU__STATE_AVERAGE, MSDU__STATE_RESET };
 enum { MSDU__OPTIMIZER_UNKNOWN, MSDU__OPTIMIZER_SGD, MSDU__OPTIMIZER_ADAM };
 
@@ -76,6 +76,7 @@ typedef struct msdu__settings {
     int64_t lanes;
     int64_t wire; /* index of wire.h, -1: auto */
     int64_t wire_block;
+    int64_t wire_is_stochastic;
     char trace_file[MSDU__SETTING_BYTES];
     char metrics_file[MSDU__SETTING_BYTES];
     int64_t metrics_period_ms;

@@ -32,7 +32,8 @@ static msdu_status check_domain(msdu__loader *loader)
     }
     if (settings->commit_tensor && settings->check_finite == MSDU__CHECK_SKIP) {
         return msdu__setting_fail(loader, "check_finite skip needs commit round: gradients that "
-                                          "were released cannot be taken back");
+                                          "were released cannot be taken back; check_finite pass "
+                                          "gives NaN to all ranks");
     }
     if (is_late(settings) && settings->domain == MSDU__DOMAIN_GRADIENT) {
         return msdu__setting_fail(loader, "overlap %s does not go with domain gradient",

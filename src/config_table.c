@@ -74,8 +74,9 @@ static const msdu__setting table[] = {
            "release reduced gradients by whole round or tensor by tensor"),
     CHOICE(reduce, reduce_sum, REDUCE, "mean", "mean, sum", "reduction of gradients"),
     CHOICE(broadcast, broadcast, BROADCAST, "no", "no, yes", "start from rank 0's parameters"),
-    CHOICE(check_finite, check_finite, CHECK_FINITE, "yes", "no, yes, skip",
-           "a NaN or infinity ends the job; skip: makes all ranks skip that step's gradients"),
+    CHOICE(check_finite, check_finite, CHECK_FINITE, "yes", "no, yes, skip, pass",
+           "a NaN or infinity ends the job; in gradients, skip: makes all ranks skip the step; pass: "
+           "comes back on all ranks"),
     CHOICE(state, state, STATE, "local", "local, average, reset",
            "optimizer state at a synchronization"),
     INTEGER(delay_steps, DELAY_STEPS, AGREE, 1, 1, 1024,
@@ -126,7 +127,7 @@ static const msdu__setting table[] = {
     CHOICE(nesterov, nesterov, NESTEROV, "no", "no, yes", "the trainer's momentum is Nesterov's"),
 
     BYTES(slice_bytes, SLICE_BYTES, "auto", 64, GIB, "auto, or 64 .. 1GiB",
-          "largest slice; auto: by the size of the model, then as measured"),
+          "largest slice; auto: by the size of the model and the wire, then as measured"),
     BYTES(fuse_bytes, FUSE_BYTES, "auto", 0, GIB, "auto, or 0 .. 1GiB",
           "smaller tensors are fused up to this; auto: slice_bytes, at most 1 MiB"),
     ROW(INTEGER, window, window, WINDOW, AGREE, "auto", "auto, or 1 .. 64",
@@ -137,6 +138,8 @@ static const msdu__setting table[] = {
         "number format of a slice between ranks")},
     INTEGER(wire_block, WIRE_BLOCK, AGREE, 256, 16, 65536,
             "elements that share a scale, a multiple of 16"),
+    CHOICE(wire_rounding, wire_is_stochastic, WIRE_ROUNDING, "nearest", "nearest, stochastic",
+           "int8, int4, ternary: how a value between two levels is rounded"),
 
     STRING(trace_file, TRACE_FILE, OWN, "", "a path; %r is the rank",
            "Chrome trace, written while running"),

@@ -104,6 +104,20 @@ uint64_t msdu__start_bytes(const msdu__pipeline *p)
     return bytes;
 }
 
+uint64_t msdu__start_wire_bytes(const msdu__pipeline *p, int wire)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        int format = msdu__wire_of(t->dtype, t->role == MSDU_ROLE_MODEL ? wire : 0);
+        uint64_t narrow =
+            msdu__wire_bytes(msdu__wire_at(format), t->count, (uint32_t)p->settings.wire_block);
+        uint64_t whole = t->count * msdu__dtype_bytes(t->dtype);
+        bytes += !is_sliced(p, t) ? 0 : format == MSDU__WIRE_FLOAT32 ? whole : narrow;
+    }
+    return bytes;
+}
+
 msdu_status msdu__cut_tensors(msdu__pipeline *p)
 {
     msdu__slicer_args args = slicer_args(p, p->tuning.slice_bytes);

@@ -12,21 +12,27 @@
 /* Most steps that overlap auto may come late: a step more costs less than a much longer round. */
 #define DELAY_MOST 4
 
+/* What sparse holds back waits for its turn and is no noise: h = 2 in sparse costs a little less
+ * than h = 4 in four bits, whose harm the cap is (src/DESIGN.md). */
+#define SPARSE_HARM 0.34
+
 static void derive_wires(msdu__pipeline *p)
 {
     msdu__interval_args *a = &p->interval_args;
     a->wire_count = MSDU__WIRE_COUNT;
     for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
         const msdu__wire *wire = msdu__wire_at(i);
+        double residual = msdu__wire_residual(wire, p->settings.wire_is_stochastic != 0);
         a->wires[i] = (msdu__interval_wire){
             .name = wire->name,
             .bits = wire->bits,
-            .residual_ratio = wire->residual_ratio,
-            /* What it costs was seen on one model only: it is for who asks for it. */
-            .is_allowed = i != MSDU__WIRE_SPARSE,
-            /* Gradients in 2 bits cost accuracy under every optimizer: momentum adds their noise
-             * up, and its square spoils Adam's second moment (1-bit Adam). Pseudo-gradients stand
-             * them; src/DESIGN.md has the numbers. */
+            .residual_ratio = residual,
+            .harm_ratio = i == MSDU__WIRE_SPARSE ? SPARSE_HARM : residual,
+            /* In the accumulated domain it has not been tried. */
+            .is_allowed = i != MSDU__WIRE_SPARSE || p->settings.domain != MSDU__DOMAIN_ACCUMULATED,
+            /* Gradients in 2 bits and less cost accuracy: momentum adds their noise up, and its
+             * square spoils Adam's second moment (1-bit Adam). Pseudo-gradients stand them;
+             * src/DESIGN.md has the numbers. */
             .is_allowed_h1 = i != MSDU__WIRE_TERNARY && i != MSDU__WIRE_SPARSE,
         };
     }

@@ -399,7 +399,7 @@ void msdu__domain_forget(msdu__pipeline *p, uint32_t slice)
     }
 }
 
-static void clear_residuals(msdu__pipeline *p, uint32_t slice, bool is_late)
+void msdu__domain_clear(msdu__pipeline *p, uint32_t slice, bool is_late)
 {
     msdu__run *run = &p->runs[slice];
     if (run->has_residual) {
@@ -424,7 +424,7 @@ static void restore_residuals(msdu__pipeline *p, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
     if (!run->had_residual) {
-        clear_residuals(p, slice, true);
+        msdu__domain_clear(p, slice, true);
         return;
     }
     copy(p, run->residual, run->kept, p->slicing.slices[slice].count * sizeof(float), true);
@@ -463,7 +463,7 @@ void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double fact
     /* the mean's own residual, as this rank's contribution to a sum over all */
     add(p, x + run->share_start[p->rank], run->owner_residual, run->share_count[p->rank],
         factor * own);
-    clear_residuals(p, slice, false);
+    msdu__domain_clear(p, slice, false);
 }
 
 void msdu__domain_anchor(msdu__pipeline *p)
@@ -477,7 +477,7 @@ void msdu__domain_anchor(msdu__pipeline *p)
             at += part.count;
         }
         /* what gradient rounds left in the error feedback is in gradient units: of no use here */
-        clear_residuals(p, slice, false);
+        msdu__domain_clear(p, slice, false);
     }
 }
 

@@ -582,10 +582,7 @@ void msdu_destroy(msdu_ctx *ctx)
     }
     (void)msdu__trace_close(p->trace);
     msdu__start_free(p);
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        free(p->tensors[i].name);
-    }
-    free(p->tensors);
+    msdu__tensors_free(p);
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
     memset(p->settings.secret, 0, sizeof(p->settings.secret));

@@ -138,22 +138,27 @@ static void flight_end(msdu__pipeline *p)
     }
 }
 
-/* The format a slice really travels in: 16-bit tensors keep theirs, float64 has none narrower. */
 static int wire_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
-    switch (p->slicing.slices[slice].dtype) {
-    case MSDU_FLOAT64:
-        return MSDU__WIRE_FLOAT32;
-    case MSDU_FLOAT16:
-        return MSDU__WIRE_FLOAT16;
-    case MSDU_BFLOAT16:
-        return MSDU__WIRE_BFLOAT16;
-    default:
-        return p->runs[slice].is_state ? MSDU__WIRE_FLOAT32 : f->round.wire;
-    }
+    int wire = p->runs[slice].is_state ? MSDU__WIRE_FLOAT32 : f->round.wire;
+    return msdu__wire_of(p->slicing.slices[slice].dtype, wire);
 }
 
-static msdu__exchange exchange_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+/*
+ * Noise of a slice in one phase of a round; 0: none. It follows from numbers that a resumed run has
+ * as well, and differs between ranks, so that their errors are not added up.
+ */
+static uint32_t key_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
+                       uint32_t phase)
+{
+    uint64_t mixed = f->round.step * 0x9e3779b97f4a7c15U;
+    mixed = (mixed ^ slice) * 0xff51afd7ed558ccdU;
+    mixed = (mixed ^ mixed >> 32 ^ (uint64_t)p->rank << 1 ^ phase) * 0xc4ceb9fe1a85ec53U;
+    return p->settings.wire_is_stochastic ? (uint32_t)(mixed >> 32) | 1U : 0U;
+}
+
+static msdu__exchange exchange_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
+                                  uint32_t phase)
 {
     const msdu__run *run = &p->runs[slice];
     bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
@@ -163,6 +168,7 @@ static msdu__exchange exchange_of(const msdu__pipeline *p, const msdu__fragment 
         .rank = p->rank,
         .ranks = p->ranks,
         .factor = is_sum ? 1.0 : 1.0 / p->ranks,
+        .key = key_of(p, f, slice, phase),
         .share_count = run->share_count,
         .share_start = run->share_start,
         .share_bytes = p->slots[run->slot].share_bytes,
@@ -186,6 +192,16 @@ static uint32_t flags_of(const msdu__pipeline *p, const msdu__fragment *f)
     return is_chained && !is_timed ? MSDU_OP_CHAINED : 0;
 }
 
+/* Formats without error feedback send what others held back. */
+static void send_held(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
+{
+    bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
+    bool has_feedback = msdu__wire_at(wire_of(p, f, slice))->has_feedback;
+    if (!has_feedback && msdu__voice_of(f)->weight > 0) {
+        msdu__domain_flush(p, msdu__domain_buffer(p, f, slice), slice, 1, is_sum ? 1 : p->ranks);
+    }
+}
+
 static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
@@ -198,10 +214,6 @@ static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t sl
         .recv = msdu__domain_buffer(p, f, slice),
         .flags = flags_of(p, f),
     };
-    if (p->runs[slice].has_residual && msdu__voice_of(f)->weight > 0) {
-        bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
-        msdu__domain_flush(p, op.recv, slice, 1, is_sum ? 1 : p->ranks);
-    }
     p->runs[slice].times.bytes = ring_bytes(p, cut->count * (is_double ? 8 : 4));
     return msdu__pipeline_start(p, &op, p->runs[slice].times.lane, &p->runs[slice].req);
 }
@@ -220,7 +232,7 @@ static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t
 {
     msdu__run *run = &p->runs[slice];
     msdu__slot *slot = &p->slots[run->slot];
-    msdu__exchange x = exchange_of(p, f, slice);
+    msdu__exchange x = exchange_of(p, f, slice, 0);
     uint64_t total = 0;
     for (int32_t i = 0; i < p->ranks; i++) {
         slot->share_bytes[i] = msdu__wire_bytes(x.wire, run->share_count[i], x.block);
@@ -270,6 +282,7 @@ static bool start_slice(msdu__pipeline *p, uint32_t slice, uint32_t slot)
     if (f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_SKIP) {
         msdu__domain_keep(p, slice);
     }
+    send_held(p, f, slice);
     msdu_status status = run->is_narrow ? start_exchange(p, f, slice) : start_whole(p, f, slice);
     if (status != MSDU_OK) {
         fail_forward(p, status);
@@ -392,7 +405,7 @@ static void sum_share(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice
 {
     const msdu__run *run = &p->runs[slice];
     const msdu__slot *slot = &p->slots[run->slot];
-    msdu__exchange x = exchange_of(p, f, slice);
+    msdu__exchange x = exchange_of(p, f, slice, 1);
     uint8_t *out = slot->send;
     for (int32_t i = 0; i < p->rank; i++) {
         out += slot->share_bytes[i];
@@ -429,7 +442,7 @@ static void phase_done(msdu__pipeline *p, uint32_t slice)
         run->state = MSDU__RUN_SUMMED;
         return;
     }
-    msdu__exchange x = exchange_of(p, f, slice);
+    msdu__exchange x = exchange_of(p, f, slice, 0);
     msdu__pass pass = {.data = {.kind = MSDU_PASS_DECODE,
                                 .stage = MSDU_STAGE_LATE,
                                 .in = slot->send,

@@ -169,6 +169,7 @@ typedef struct msdu__fragment {
     /* communication thread */
     msdu__fragment_state state;
     uint64_t opened;        /* rounds opened */
+    int link_wire;          /* format of the round before, whose time on the link is told */
     _Atomic uint64_t done;  /* rounds completed; read by the owner */
     _Atomic uint64_t heard; /* rounds whose control messages arrived; then: */
     bool is_any_absent[2];  /* by round: some, or all ranks have no more input */
@@ -190,6 +191,7 @@ typedef struct msdu__fragment {
     bool is_marked;  /* `mark` is of the present wait */
     bool is_applied; /* the passes that apply the means were launched */
     bool is_skipped; /* gradients of this round are dropped on all ranks (check_finite skip) */
+    bool is_passed;  /* some of them are NaN on all ranks, as the trainer wants it (pass) */
     bool is_void;    /* all weights are 0: nothing changes */
     double scale;    /* ranks / sum of weights; 1: the mean needs no more than 1 / ranks */
     double residual_sq;
@@ -224,6 +226,7 @@ typedef struct msdu__pipeline {
     const msdu_device *device; /* where tensors are; NULL: host memory */
 
     msdu__tensor *tensors;
+    void *tensor_names; /* a tree, to find names that are used twice */
     uint32_t tensor_count;
 
     /* built by start, and anew by retune.c */
@@ -304,7 +307,8 @@ typedef struct msdu__pipeline {
     msdu__decision decision; /* the latest */
     bool may_cut;            /* slices may be cut anew; equal on all ranks, as is: */
     bool is_tuned;           /* they are, as measured */
-    bool is_narrowed;        /* a narrow round was heard: the first cut is best for those */
+    bool is_recut;           /* they are, as measured or as the wire changes */
+    bool is_narrowed;        /* a narrow round was heard: cuts are the wire's, and not measured */
     msdu__tuning tuning_first;
     msdu__tuner tuner;
     msdu__tuner_args tuner_args;
@@ -316,7 +320,7 @@ typedef struct msdu__pipeline {
     bool waits_for_device; /* a mark was not reached when last looked at */
     uint64_t backoff_ns;   /* backends that cannot notify */
     msdu__plan_item *plan_items;
-    uint8_t *plan_marks;
+    uint32_t *plan_marks;
     uint64_t *plan_ends;
     msdu__correct_args correct_args;
 
@@ -397,6 +401,8 @@ void msdu__domain_local(msdu__pipeline *p, uint32_t slice);
 void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double factor, double own);
 /* Remember the error feedback, as long as the round that changes it may still be skipped. */
 void msdu__domain_keep(msdu__pipeline *p, uint32_t slice);
+/* Nothing is held back any more. */
+void msdu__domain_clear(msdu__pipeline *p, uint32_t slice, bool is_late);
 /* The round is skipped: gradients <- NaN, error feedback as it was before. */
 void msdu__domain_skip(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice);
 /* anchors <- parameters */
@@ -450,6 +456,8 @@ msdu_status msdu__retune_probe(msdu__pipeline *p);
 void msdu__retune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_stats *stats);
 /* Owner, between two steps: change where all ranks do. */
 void msdu__retune_due(msdu__pipeline *p);
+/* Owner, about to leave the gradient domain: the cut of the wire that comes, which then stays. */
+void msdu__retune_last(msdu__pipeline *p, int wire);
 /* Carry that out on the communication thread; false: something still moves. */
 bool msdu__retune_carry(msdu__pipeline *p);
 /* Cut anew, with all that belongs to an element; nothing may be captured. A failure is one of the
@@ -486,6 +494,9 @@ static inline uint32_t msdu__announcement(uint32_t tensor, msdu_what what)
 {
     return 1 + 2 * tensor + (what == MSDU_GRADIENT ? 0 : 1);
 }
+
+/* tensor.c: what was added. */
+void msdu__tensors_free(msdu__pipeline *p);
 
 /* Where tensors and slices are. */
 static inline uint32_t msdu__place(const msdu__pipeline *p)
@@ -546,8 +557,10 @@ msdu_status msdu__cut_list(msdu__pipeline *p);
 msdu_status msdu__cut_bound(msdu__pipeline *p, uint32_t *slices_out);
 /* Names of slices, for the trace, to be freed; NULL: no memory. */
 const char **msdu__start_names(const msdu__pipeline *p);
-/* Bytes of what is synchronized, in the types of the tensors. */
+/* Bytes of what is synchronized, in the types of the tensors, and in the formats in which they
+ * travel in a round of this wire. */
 uint64_t msdu__start_bytes(const msdu__pipeline *p);
+uint64_t msdu__start_wire_bytes(const msdu__pipeline *p, int wire);
 void msdu__start_free(msdu__pipeline *p);
 /* Zeroed memory, aligned to 64 bytes, freed by start_free; NULL if there is none. Pages are touched
  * on first use only. */

@@ -33,25 +33,37 @@ static bool may_tune(const msdu__pipeline *p)
     return may_cut(p) && is_exact && (p->backend->caps & MSDU_CAP_RANK_ORDER) != 0;
 }
 
+/* Rounds of a wire, where nothing was measured. */
+static msdu__tuning cut_of_wire(const msdu__pipeline *p, int wire)
+{
+    msdu__tuning tuning = p->tuning_first;
+    tuning.slice_bytes = msdu__tuner_narrow(tuning.slice_bytes, p->tuner_args.model_bytes,
+                                            msdu__start_wire_bytes(p, wire), p->fragment_count);
+    return tuning;
+}
+
 void msdu__retune_prepare(msdu__pipeline *p)
 {
     const msdu__settings *s = &p->settings;
     uint64_t bytes = msdu__start_bytes(p);
     uint32_t window = s->window < 0 ? MSDU__WINDOW_AUTO : (uint32_t)s->window;
-    p->tuning = msdu__tuner_first(bytes, window);
-    if (s->slice_bytes >= 0) {
-        p->tuning.slice_bytes = (uint64_t)s->slice_bytes;
-    }
-    p->tuning_first = p->tuning;
     p->may_cut = may_cut(p);
     p->is_tuned = may_tune(p);
+    p->is_recut = p->is_tuned || (p->may_cut && s->wire < 0);
     p->tuner_args = (msdu__tuner_args){
         .model_bytes = bytes,
         .slice_least = msdu__tuner_slice_least(bytes),
         .slice_most = msdu__tuner_slice_most(bytes),
         .window_least = s->window < 0 ? WINDOW_LEAST : window,
         .window_most = s->window < 0 ? MSDU__WINDOW_TUNED : window,
+        .is_whole = s->commit_tensor == 0,
     };
+    p->tuning = p->tuning_first = msdu__tuner_first(bytes, window);
+    if (s->slice_bytes >= 0) {
+        p->tuning.slice_bytes = (uint64_t)s->slice_bytes;
+    } else if (s->wire >= 0) {
+        p->tuning = cut_of_wire(p, (int)s->wire);
+    }
     msdu__retune_begin(p);
 }
 
@@ -115,14 +127,24 @@ static void log_choice(msdu__pipeline *p, const msdu__round_stats *stats)
                    t->cost.bytes_per_ns * 1e3, t->cost.slice_ns / 1e3, t->cost.latency_ns / 1e3);
 }
 
-/* Narrow rounds are held up by messages and quantizing, which the model does not know: small slices
- * would be the wrong answer. They go by the first cut, and nothing is measured any more. */
+/*
+ * Narrow rounds are held up by messages and quantizing, which the model does not know: small slices
+ * would be the wrong answer. They go by the bytes that a slice sends, and nothing is measured any
+ * more. Narrow formats next to each other change now and then, and each cut costs a step its
+ * overlap: slices only grow until float32 comes back.
+ */
 static void note_wire(msdu__pipeline *p, const msdu__round_stats *stats)
 {
-    if (stats->wire != MSDU__WIRE_FLOAT32 && !p->is_narrowed) {
-        p->is_narrowed = true;
-        msdu__tuner_begin(&p->tuner, p->tuning_first);
+    bool is_narrow = stats->wire != MSDU__WIRE_FLOAT32;
+    msdu__tuning wanted = is_narrow ? cut_of_wire(p, stats->wire) : p->tuning_first;
+    if (!is_narrow && !p->is_narrowed) {
+        return;
     }
+    if (is_narrow && p->is_narrowed && wanted.slice_bytes < p->tuner.present.slice_bytes) {
+        return;
+    }
+    p->is_narrowed = true;
+    msdu__tuner_begin(&p->tuner, wanted);
 }
 
 void msdu__retune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_stats *stats)
@@ -131,26 +153,37 @@ void msdu__retune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_s
                                .slices = f->slice_count,
                                .window = p->tuning.window,
                                .link_ns = (double)stats->link_ns};
-    if (p->is_tuned && f->round.is_gradient) {
+    if (p->is_recut && f->round.is_gradient) {
         note_wire(p, stats);
-        if (!p->is_narrowed && msdu__tuner_hear(&p->tuner, &p->tuner_args, &round)) {
-            log_choice(p, stats);
-        }
+    }
+    if (p->is_tuned && !p->is_narrowed && f->round.is_gradient &&
+        msdu__tuner_hear(&p->tuner, &p->tuner_args, &round)) {
+        log_choice(p, stats);
     }
     f->tunings[(f->opened - 1) & 1] = p->tuner.present;
+}
+
+static void change_to(msdu__pipeline *p, msdu__tuning wanted)
+{
+    if (wanted.slice_bytes != p->tuning.slice_bytes || wanted.window != p->tuning.window) {
+        p->tuning_next = wanted;
+        (void)msdu__schedule_carry(p, MSDU__COMMAND_RECUT);
+    }
 }
 
 /* As with a decision, that of the round before the last armed one is known on every rank. */
 void msdu__retune_due(msdu__pipeline *p)
 {
     const msdu__fragment *f = &p->fragments[0];
-    if (!p->is_tuned || !p->is_gradient || f->armed < 2) {
-        return;
+    if (p->is_recut && p->is_gradient && f->armed >= 2) {
+        change_to(p, f->tunings[f->armed & 1]);
     }
-    msdu__tuning wanted = f->tunings[f->armed & 1];
-    if (wanted.slice_bytes != p->tuning.slice_bytes || wanted.window != p->tuning.window) {
-        p->tuning_next = wanted;
-        (void)msdu__schedule_carry(p, MSDU__COMMAND_RECUT);
+}
+
+void msdu__retune_last(msdu__pipeline *p, int wire)
+{
+    if (p->is_recut && p->settings.wire < 0) {
+        change_to(p, cut_of_wire(p, wire));
     }
 }
 

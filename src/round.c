@@ -52,7 +52,7 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
     f->captured = f->issued = f->reduced = 0;
     f->sums = (msdu__sums){0};
     f->bad_tensor = 0;
-    f->is_skipped = f->is_void = false;
+    f->is_skipped = f->is_passed = f->is_void = false;
     f->scale = 1;
     f->residual_sq = f->mean_sq = 0;
     memset(f->sketch, 0, sizeof(f->sketch));
@@ -160,17 +160,28 @@ bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f)
     return true;
 }
 
+/* What becomes of gradients with a bad value. */
+static const char *outcome(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    if (f->is_passed) {
+        return "it is given to all ranks";
+    }
+    /* local steps with it cannot be undone */
+    return p->is_accumulated ? "the round was not applied (setting check_finite; with domain "
+                               "gradient, pass gives it to all ranks)"
+                             : "the round was not applied (setting check_finite)";
+}
+
 /* The whole context fails; or, for gradients and if asked for, only this round. */
 static bool take_bad_value(msdu__pipeline *p, msdu__fragment *f, int32_t rank)
 {
     uint32_t tensor = (uint32_t)f->control[rank].bad_tensor - 1;
     const char *name = tensor < p->tensor_count ? p->tensors[tensor].name : "?";
     f->is_skipped = f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_SKIP;
-    msdu__fail(MSDU_ERR_NOT_FINITE,
-               "rank %d: tensor '%s' holds NaN or infinity in step %llu; the round was not applied "
-               "(setting check_finite)",
-               rank, name, (unsigned long long)f->round.step);
-    if (!f->is_skipped) {
+    f->is_passed = f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_PASS;
+    msdu__fail(MSDU_ERR_NOT_FINITE, "rank %d: tensor '%s' holds NaN or infinity in step %llu; %s",
+               rank, name, (unsigned long long)f->round.step, outcome(p, f));
+    if (!f->is_skipped && !f->is_passed) {
         msdu__pipeline_fail(p, MSDU_ERR_NOT_FINITE, msdu_last_error());
         return false;
     }
@@ -229,8 +240,11 @@ static bool check_control(msdu__pipeline *p, msdu__fragment *f)
         }
     }
     for (int32_t rank = 0; rank < p->ranks; rank++) {
-        if (f->control[rank].bad_tensor > 0) {
-            return take_bad_value(p, f, rank);
+        if (f->control[rank].bad_tensor > 0 && !f->is_passed && !take_bad_value(p, f, rank)) {
+            return false;
+        }
+        if (f->is_skipped) {
+            return true;
         }
     }
     take_weights(p, f);
@@ -340,6 +354,7 @@ static void collect_stats(const msdu__pipeline *p, const msdu__fragment *f,
         .round = p->summary.rounds + 1,
         .interval = f->round.interval,
         .wire = f->round.wire,
+        .link_wire = f->link_wire,
         .delay_steps = f->round.delay_steps,
         .ranks = p->ranks,
         .is_gradient = f->round.is_gradient,
@@ -359,6 +374,7 @@ static void repeat_decision(msdu__pipeline *p, msdu__fragment *f)
     f->decisions[(f->opened - 1) & 1] = p->decision;
     f->tunings[(f->opened - 1) & 1] = p->tuner.present;
     pthread_mutex_lock(&p->lock);
+    p->summary.rounds += f->is_passed ? 1 : 0;
     p->summary.bytes_sent += f->bytes;
     pthread_mutex_unlock(&p->lock);
 }
@@ -452,13 +468,24 @@ static void sum_applied(msdu__pipeline *p, msdu__fragment *f)
     }
 }
 
+/* Finite gradients whose sum is not: seen in the mean, which is the same on all ranks. */
+static bool has_overflowed(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    bool has_bad = false;
+    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+        has_bad = has_bad || (is_reduced(p, f, slice) && p->runs[slice].found->mean.bad != 0);
+    }
+    return has_bad && f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_PASS;
+}
+
 static void prepare_round(msdu__pipeline *p, msdu__fragment *f)
 {
     if (f->is_skipped) {
         atomic_store(&p->skipped, f->round.step + 1); /* before the first gradient is released */
         return;
     }
-    if (!f->is_void) {
+    f->is_passed = f->is_passed || has_overflowed(p, f);
+    if (!f->is_void && !f->is_passed) {
         sum_norms(p, f);
         prepare_correction(p, f);
     }
@@ -478,6 +505,11 @@ static void apply_round(msdu__pipeline *p, msdu__fragment *f)
             msdu__domain_skip(p, f, slice);
         } else if (!is_released || f->round.is_gradient) {
             msdu__domain_apply(p, f, slice);
+        }
+        if (f->is_passed) {
+            /* of a step that the trainer takes back; where it lowers a loss scale, in units of the
+             * old one */
+            msdu__domain_clear(p, slice, true);
         }
         run->times.applied_ns = msdu__pipeline_now(p);
         run->state = MSDU__RUN_IDLE;
@@ -534,16 +566,18 @@ bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f)
             return false;
         }
     }
-    if ((p->chain.needs & MSDU__NEEDS_NORM) == 0 && !f->is_skipped && !f->is_void) {
+    bool is_idle = f->is_skipped || f->is_passed || f->is_void; /* nothing to be learned from */
+    if ((p->chain.needs & MSDU__NEEDS_NORM) == 0 && !is_idle) {
         sum_applied(p, f);
     }
-    if (f->is_skipped || f->is_void) {
+    if (is_idle) {
         repeat_decision(p, f);
     } else {
         decide(p, f);
     }
     msdu__replan_review(p, f);
     observe(p, f);
+    f->link_wire = f->round.wire;
     f->state = MSDU__FRAGMENT_IDLE;
     p->active_count--;
     memmove(p->active, p->active + 1, p->active_count * sizeof(*p->active));

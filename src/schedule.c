@@ -357,6 +357,7 @@ static void enter_local(msdu__pipeline *p)
         p->was_uneven = msdu__final_meet(p) != MSDU_OK;
     }
     uint32_t delay = p->fragments[0].delay_steps;
+    msdu__retune_last(p, wire);
     p->is_gradient = false;
     p->is_local_entered = true;
     pthread_mutex_lock(&p->lock);

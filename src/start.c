@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN_BYTES 64
-#define BLOCKS_MAX  (32 + 4 * MSDU__WINDOW_MAX + 4 * MSDU__FRAGMENTS_MAX)
+#define ALIGN_BYTES    64
+#define EXCHANGE_ALIGN UINT64_C(512) /* a transfer between devices is whole sectors */
+#define BLOCKS_MAX     (32 + 4 * MSDU__WINDOW_MAX + 4 * MSDU__FRAGMENTS_MAX)
 
 void *msdu__start_block(msdu__pipeline *p, uint64_t bytes)
 {
@@ -25,17 +26,21 @@ void *msdu__start_block(msdu__pipeline *p, uint64_t bytes)
     return raw + (ALIGN_BYTES - (uintptr_t)raw % ALIGN_BYTES);
 }
 
-static void *device_block(msdu__pipeline *p, uint64_t bytes, bool is_shared)
+static void *keep_device_block(msdu__pipeline *p, void *memory, bool is_shared)
 {
-    if (p->device_block_count == MSDU__DEVICE_BLOCKS_MAX) {
-        return NULL;
-    }
-    void *memory = p->device->allocate(p->comm, bytes, is_shared ? 1 : 0);
     if (memory != NULL) {
         p->device_blocks[p->device_block_count] = memory;
         p->device_block_shared[p->device_block_count++] = is_shared;
     }
     return memory;
+}
+
+static void *device_block(msdu__pipeline *p, uint64_t bytes, bool is_shared)
+{
+    if (p->device_block_count == MSDU__DEVICE_BLOCKS_MAX) {
+        return NULL;
+    }
+    return keep_device_block(p, p->device->allocate(p->comm, bytes, is_shared ? 1 : 0), is_shared);
 }
 
 /* Memory of slices: where the tensors are. */
@@ -45,6 +50,23 @@ static void *slice_block(msdu__pipeline *p, uint64_t bytes)
         return msdu__start_block(p, bytes);
     }
     return device_block(p, bytes, false);
+}
+
+/* Memory that narrow slices are sent from and received into. */
+static msdu_status exchange_block(msdu__pipeline *p, uint64_t bytes, char **out)
+{
+    const size_t end = offsetof(msdu_device, exchange) + sizeof(p->device->exchange);
+    bool has_own = p->device != NULL && p->device->size >= end && p->device->exchange != NULL;
+    void *memory = NULL;
+    msdu_status status = MSDU_OK;
+    if (has_own && p->device_block_count < MSDU__DEVICE_BLOCKS_MAX) {
+        status = p->device->exchange(p->comm, bytes, &memory);
+        *out = keep_device_block(p, memory, false);
+    } else {
+        *out = slice_block(p, bytes);
+    }
+    bool is_missing = status == MSDU_OK && *out == NULL;
+    return is_missing ? msdu__start_no_memory(p, "slices in flight") : status;
 }
 
 /* Memory for what passes find: the host's, and within the device's reach. */
@@ -217,7 +239,7 @@ static void place_run(msdu__pipeline *p, uint32_t slice, const arenas *a)
     run->recursion.drift = in_arena(a->drift, cut);
     run->recursion.velocity = in_arena(a->velocity, cut);
     run->recursion.trace = in_arena(a->trace, cut);
-    if (cut->dtype == MSDU_FLOAT32 && !run->is_state) {
+    if (cut->dtype != MSDU_FLOAT64 && !run->is_state) {
         run->residual = in_arena(a->residual, cut);
         run->kept = in_arena(a->kept, cut);
     }
@@ -257,26 +279,43 @@ static msdu_status place_shares(msdu__pipeline *p)
     return MSDU_OK;
 }
 
+/* Of an encoded slice, or of what its owners receive; in any format, for a state may bring one that
+ * is not this context's. */
+static uint64_t encoded_bytes(const msdu__pipeline *p, const msdu__slice *cut)
+{
+    uint64_t most = 0;
+    for (int wire = MSDU__WIRE_FLOAT32 + 1; wire < MSDU__WIRE_COUNT; wire++) {
+        uint64_t bytes = msdu__exchange_bytes(msdu__wire_at(wire), cut->count,
+                                              (uint32_t)p->settings.wire_block, p->ranks);
+        most = bytes > most ? bytes : most;
+    }
+    return most; /* float32 is reduced in place */
+}
+
 static msdu_status place_slots(msdu__pipeline *p)
 {
     uint64_t encoded = 0;
     uint64_t share = 0;
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        uint64_t bytes = msdu__exchange_bytes_max(p->slicing.slices[slice].count,
-                                                  (uint32_t)p->settings.wire_block, p->ranks);
+        uint64_t bytes = encoded_bytes(p, &p->slicing.slices[slice]);
         encoded = bytes > encoded ? bytes : encoded;
         uint64_t own = p->runs[slice].share_count[0];
         share = own > share ? own : share;
     }
     uint32_t window = p->may_cut ? p->tuner_args.window_most : p->tuning.window;
+    char *exchange = NULL;
+    encoded = (encoded + EXCHANGE_ALIGN - 1) / EXCHANGE_ALIGN * EXCHANGE_ALIGN;
+    msdu_status status = exchange_block(p, 2 * window * encoded, &exchange);
+    if (status != MSDU_OK) {
+        return status;
+    }
     for (uint32_t i = 0; i < window; i++) {
         msdu__slot *slot = &p->slots[i];
-        slot->send = slice_block(p, encoded);
-        slot->received = slice_block(p, encoded);
+        slot->send = (uint8_t *)exchange + 2 * i * encoded;
+        slot->received = slot->send + encoded;
         slot->sum = slice_block(p, share * sizeof(float));
         slot->share_bytes = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
-        if (slot->send == NULL || slot->received == NULL || slot->sum == NULL ||
-            slot->share_bytes == NULL) {
+        if (slot->sum == NULL || slot->share_bytes == NULL) {
             return msdu__start_no_memory(p, "slices in flight");
         }
     }
@@ -299,7 +338,7 @@ static msdu_status place_fragments(msdu__pipeline *p)
     }
     p->control_shares = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
     p->plan_items = msdu__start_block(p, slices * sizeof(*p->plan_items));
-    p->plan_marks = msdu__start_block(p, slices);
+    p->plan_marks = msdu__start_block(p, slices * sizeof(*p->plan_marks));
     p->plan_ends = msdu__start_block(p, slices * sizeof(*p->plan_ends));
     uint64_t ring = 2;
     while (ring < slices) {

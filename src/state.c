@@ -225,7 +225,6 @@ static msdu_status take_tuning(msdu__pipeline *p, msdu__codec *c)
     msdu__tuning tuning = p->tuning;
     code_tuning(c, &tuning);
     bool is_fit = tuning.slice_bytes >= p->tuner_args.slice_least &&
-                  tuning.slice_bytes <= p->tuner_args.slice_most &&
                   tuning.window >= p->tuner_args.window_least &&
                   tuning.window <= p->tuner_args.window_most;
     if (c->bad != NULL || !p->may_cut || !p->is_gradient || !is_fit) {

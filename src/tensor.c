@@ -2,7 +2,7 @@
 /* Tensors of a context: what the trainer adds, and where their memory is from step to step. */
 #include "pipeline.h"
 
-#include <assert.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,13 +50,43 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': memory is not aligned to its elements",
                           d->name);
     }
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        assert(p->tensors[i].name != NULL);
-        if (strcmp(p->tensors[i].name, d->name) == 0) {
-            return msdu__fail(MSDU_ERR_INVALID, "tensor '%s' was added twice", d->name);
-        }
-    }
     return MSDU_OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* A copy that no other tensor has, into *name_out; owned by the tensor. */
+static msdu_status take_name(msdu__pipeline *p, const char *name, char **name_out)
+{
+    char *copy = name == NULL ? NULL : strdup(name); /* checked before; linters do not see it */
+    char *const *found = copy != NULL ? tsearch(copy, &p->tensor_names, compare_names) : NULL;
+    if (found == NULL) {
+        free(copy);
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for tensor '%s'", name);
+    }
+    if (*found != copy) {
+        free(copy);
+        return msdu__fail(MSDU_ERR_INVALID, "tensor '%s' was added twice", name);
+    }
+    *name_out = copy;
+    return MSDU_OK;
+}
+
+static void keep(void *name)
+{
+    (void)name; /* the tensor's */
+}
+
+void msdu__tensors_free(msdu__pipeline *p)
+{
+    tdestroy(p->tensor_names, keep);
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        free(p->tensors[i].name);
+    }
+    free(p->tensors);
 }
 
 /* The caller's struct may be shorter than ours (older header), or longer if the rest is zero. */
@@ -107,11 +137,13 @@ msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_
     if (status != MSDU_OK) {
         return status;
     }
-    assert(d.name != NULL); /* check_desc() refuses it */
-    char *name = strdup(d.name);
-    if (name == NULL || !grow_tensors(p)) {
-        free(name);
+    if (!grow_tensors(p)) {
         return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for tensor '%s'", d.name);
+    }
+    char *name = NULL;
+    status = take_name(p, d.name, &name);
+    if (status != MSDU_OK) {
+        return status;
     }
     msdu__tensor *t = &p->tensors[p->tensor_count];
     memset(t, 0, sizeof(*t));

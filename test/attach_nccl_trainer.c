@@ -5,10 +5,13 @@
  * host's memory (test/standin). What it does is chosen by words:
  *   group     gradients of a step in nested groups; streams: layers on two streams in turn
  *   moving    the gradients' memory is new in every step; apart: separate send and receive buffers
- *   double    float64; mean: ncclAvg instead of sums; late: divided after the sum, not before
+ *   double    float64; half, bfloat: 16 bits; mixed: but for the first layer's
+ *   mean      ncclAvg instead of sums; late: divided after the sum, not before
  *   same      the same data on all ranks
- *   adam      Adam in place of SGD with momentum
- *   change    another layer appears after some steps; freeze: one is not trained any more
+ *   adam      Adam in place of SGD with momentum; nesterov: Nesterov's
+ *   change    another layer appears after at=N steps (half of them); freeze: then the first one is
+ *             not trained any more; thaw: for 30 steps only; reorder: then layers are reduced in
+ *             another order; resize: then layer 1 in two parts
  *   large     layers 40 times as long; equal: all layers have the same size
  *   poll      a nonblocking communicator
  *   capture   a graph with reductions of a gradient's size, launched every step
@@ -17,8 +20,11 @@
  *   open      ends without ending the communicator; abort: by ncclCommAbort()
  *   meet      msdu_attach_meet(), if it is there, before the last step
  *   forks     a child process every few steps, as data loaders are
+ *   spike     gradients of one step are infinite on the last rank and huge on rank 0; before every
+ *             update they are looked at, as where a loss is scaled, and such a step is left out
  *   differ    the last rank reduces an element less in the middle; dies: it is killed there
- *   local=H   parameter averaging every H steps by hand, from step learned=L on, after warmup=W
+ *   local=H   parameter averaging every H steps by hand, from step learned=L on, after warmup=W;
+ *             join: until step at, before which momentum is averaged, too
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -35,184 +41,9 @@
 
 #include <nccl.h>
 
-#define LAYERS_MAX 4
-#define STEPS_MAX  200
-#define MOMENTUM   0.9
-#define RATE       0.02
-#define LIMIT_MS   40000
-#define CAPTURED   5
+#include "attach_nccl_jobs.h"
 
-typedef struct trainer {
-    int rank, ranks, steps, layers, local, learned, warmup, seed;
-    bool group, streams, moving, apart, is_double, mean, late, same, adam, change, freeze, poll;
-    bool capture, held, open, abort, meet, forks, differ, dies, is_alone;
-    size_t count[LAYERS_MAX];
-    double *weight[LAYERS_MAX]; /* device, as all below */
-    double *velocity[LAYERS_MAX];
-    double *second[LAYERS_MAX];
-    void *gradient[LAYERS_MAX];
-    void *reduced[LAYERS_MAX];
-    double *sums; /* of a step: loss and nothing */
-    float *norms;
-    int *ones;
-    float *graphed;
-    cudaStream_t stream[2];
-    cudaEvent_t event;
-    cudaGraphExec_t graph;
-    ncclComm_t comm;
-    _Atomic int opened;
-    int bad;
-} trainer;
-
-/* What a piece of work on a stream does; freed by it. */
-typedef struct job {
-    trainer *t;
-    int step, layer;
-    void *gradient;
-    double scale;
-} job;
-
-static void check(int code, const char *what)
-{
-    if (code != 0 && code != (int)ncclInProgress) {
-        (void)fprintf(stderr, "trainer: %s answered %d\n", what, code);
-        _exit(3);
-    }
-}
-
-static void *take(size_t bytes)
-{
-    void *memory = NULL;
-    check((int)cudaMalloc(&memory, bytes), "cudaMalloc");
-    return memory;
-}
-
-static void *take_zeros(size_t bytes)
-{
-    void *memory = take(bytes);
-    memset(memory, 0, bytes);
-    return memory;
-}
-
-static double noise(unsigned a, unsigned b, unsigned c, unsigned d)
-{
-    unsigned x = a * 2654435761U ^ b * 2246822519U ^ c * 3266489917U ^ d * 668265263U;
-    x ^= x >> 15;
-    x *= 2246822519U;
-    x ^= x >> 13;
-    return (double)(x % 20001) / 10000.0 - 1.0;
-}
-
-static cudaStream_t stream_of(const trainer *t, int layer)
-{
-    return t->stream[t->streams ? layer % 2 : 0];
-}
-
-static void enqueue(trainer *t, cudaHostFn_t function, job j)
-{
-    job *one = malloc(sizeof(*one));
-    if (one == NULL) {
-        _exit(5);
-    }
-    *one = j;
-    check((int)cudaLaunchHostFunc(stream_of(t, j.layer), function, one), "cudaLaunchHostFunc");
-}
-
-/* --- on the device --- */
-
-static void backward(void *argument)
-{
-    job *j = argument;
-    trainer *t = j->t;
-    double loss = 0;
-    unsigned rank = t->same ? 0 : (unsigned)t->rank;
-    for (size_t i = 0; i < t->count[j->layer]; i++) {
-        double target = sin((double)i * 0.1 + j->layer + t->seed) +
-                        noise((unsigned)j->step, rank, (unsigned)j->layer, (unsigned)i);
-        double error = t->weight[j->layer][i] - target;
-        loss += 0.5 * error * error;
-        if (t->is_double) {
-            ((double *)j->gradient)[i] = error * j->scale;
-        } else {
-            ((float *)j->gradient)[i] = (float)(error * j->scale);
-        }
-    }
-    double *sums = t->sums + (size_t)LAYERS_MAX * 2 * (size_t)j->step;
-    sums[j->layer] = loss;
-    sums[LAYERS_MAX + j->layer] = 1;
-    free(j);
-}
-
-static void update(void *argument)
-{
-    job *j = argument;
-    trainer *t = j->t;
-    for (size_t i = 0; i < t->count[j->layer]; i++) {
-        double g = j->scale *
-                   (t->is_double ? ((double *)j->gradient)[i] : (double)((float *)j->gradient)[i]);
-        double *v = &t->velocity[j->layer][i];
-        double *s = &t->second[j->layer][i];
-        if (t->adam) {
-            *v = 0.9 * *v + 0.1 * g;
-            *s = 0.999 * *s + 0.001 * g * g;
-            double v_hat = *v / (1 - pow(0.9, j->step + 1));
-            double s_hat = *s / (1 - pow(0.999, j->step + 1));
-            t->weight[j->layer][i] -= RATE * v_hat / (sqrt(s_hat) + 1e-8);
-        } else {
-            *v = MOMENTUM * *v + g;
-            t->weight[j->layer][i] -= RATE * *v;
-        }
-    }
-    free(j);
-}
-
-static void divide(void *argument)
-{
-    job *j = argument;
-    for (size_t i = 0; i < j->t->count[j->layer]; i++) {
-        j->t->weight[j->layer][i] /= j->t->ranks;
-    }
-    free(j);
-}
-
-static void measure(void *argument)
-{
-    job *j = argument;
-    trainer *t = j->t;
-    t->norms[j->step] = 0;
-    for (size_t i = 0; i < t->count[0]; i++) {
-        t->norms[j->step] += (float)(t->weight[0][i] * t->weight[0][i]);
-    }
-    t->ones[j->step] = 1;
-    free(j);
-}
-
-static void pass_gate(void *argument)
-{
-    job *j = argument;
-    while (atomic_load(&j->t->opened) <= j->step) {
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-    }
-    free(j);
-}
-
-static void fill_graphed(void *argument)
-{
-    trainer *t = argument;
-    for (int i = 0; i < 3001; i++) {
-        t->graphed[i] = (float)(t->rank + i % 7);
-    }
-}
-
-static void check_graphed(void *argument)
-{
-    trainer *t = argument;
-    float ranks = (float)t->ranks;
-    for (int i = 0; i < 3001; i++) {
-        float once = ranks * (ranks - 1) / 2 + ranks * (float)(i % 7);
-        t->bad += t->graphed[i] == once * powf(ranks, CAPTURED - 1) ? 0 : 1;
-    }
-}
+#define LIMIT_MS 40000
 
 /* --- a step --- */
 
@@ -262,23 +93,34 @@ static void group(const trainer *t, ncclResult_t (*call)(void), int times)
     }
 }
 
-static void reduce_gradients(trainer *t, int first)
+static void reduce_layer(trainer *t, int l, size_t from, size_t count)
 {
-    ncclDataType_t type = t->is_double ? ncclFloat64 : ncclFloat32;
+    size_t offset = from * width_of(t, l);
+    char *send = (char *)t->gradient[l] + offset;
+    char *recv = t->apart ? (char *)t->reduced[l] + offset : send;
+    reduce(t, send, recv, count, type_of(t, l), t->mean ? ncclAvg : ncclSum, stream_of(t, l));
+}
+
+static void reduce_gradients(trainer *t, int step, int first)
+{
+    bool is_changed = step >= t->at;
     group(t, ncclGroupStart, 2);
-    for (int l = first; l < t->layers; l++) {
-        void *recv = t->apart ? t->reduced[l] : t->gradient[l];
-        reduce(t, t->gradient[l], recv, t->count[l], type, t->mean ? ncclAvg : ncclSum,
-               stream_of(t, l));
+    for (int at = first; at < t->layers; at++) {
+        int l = t->reorder && is_changed && at > 0 ? t->layers - at : at;
+        size_t part = t->resize && is_changed && l == 1 ? t->count[l] / 2 - 10 : t->count[l];
+        reduce_layer(t, l, 0, part);
+        if (part < t->count[l]) {
+            reduce_layer(t, l, part, t->count[l] - part);
+        }
     }
     group(t, ncclGroupEnd, 2);
 }
 
-static void average_parameters(trainer *t)
+static void average(trainer *t, double *const *arrays)
 {
     for (int l = 0; l < t->layers; l++) {
-        reduce(t, t->weight[l], t->weight[l], t->count[l], ncclFloat64, ncclSum, stream_of(t, l));
-        enqueue(t, divide, (job){.t = t, .layer = l});
+        reduce(t, arrays[l], arrays[l], t->count[l], ncclFloat64, ncclSum, stream_of(t, l));
+        enqueue(t, divide, (job){.t = t, .layer = l, .gradient = arrays[l]});
     }
 }
 
@@ -301,18 +143,29 @@ static void report(trainer *t, int step)
 
 static void take_step(trainer *t, int step)
 {
-    int first = t->freeze && step >= t->steps / 2 ? 1 : 0;
-    bool is_alone = t->local > 0 && step >= t->learned;
+    int first = t->freeze && step >= t->at && !(t->thaw && step >= t->at + 30) ? 1 : 0;
+    bool is_alone = t->local > 0 && step >= t->learned && !(t->join && step >= t->at);
     double before = is_alone || t->mean || t->late ? 1.0 : 1.0 / t->ranks;
     double after = is_alone || t->mean || !t->late ? 1.0 : 1.0 / t->ranks;
+    if (t->join && step == t->at) {
+        average(t, t->weight);
+        average(t, t->velocity);
+    }
     if (t->held && step >= 30) {
         enqueue(t, pass_gate, (job){.t = t, .step = step});
     }
     for (int l = 0; l < t->layers; l++) {
         enqueue(t, backward, (job){t, step, l, t->gradient[l], before});
     }
+    if (t->spike && step == t->steps / 2 && (t->rank == 0 || t->rank == t->ranks - 1)) {
+        int l = t->rank == 0 ? 2 : 1;
+        enqueue(t, spoil, (job){t, step, l, t->gradient[l], 1});
+    }
     if (!is_alone) {
-        reduce_gradients(t, first);
+        reduce_gradients(t, step, first);
+    }
+    for (int l = 0; l < t->layers && t->spike; l++) {
+        enqueue(t, look, (job){t, step, l, t->apart ? t->reduced[l] : t->gradient[l], 1});
     }
     for (int l = first; l < t->layers; l++) {
         void *g = t->apart && !is_alone ? t->reduced[l] : t->gradient[l];
@@ -320,7 +173,7 @@ static void take_step(trainer *t, int step)
     }
     int since = step - t->learned + 1;
     if (is_alone && (since <= t->warmup || (since - t->warmup) % t->local == 0)) {
-        average_parameters(t);
+        average(t, t->weight);
     }
     if (t->capture) {
         check((int)cudaGraphLaunch(t->graph, t->stream[0]), "cudaGraphLaunch");
@@ -399,13 +252,16 @@ static void read_words(trainer *t, int argc, char **argv)
     const struct {
         const char *word;
         bool *flag;
-    } words[] = {{"group", &t->group},   {"streams", &t->streams},  {"moving", &t->moving},
-                 {"apart", &t->apart},   {"double", &t->is_double}, {"mean", &t->mean},
-                 {"late", &t->late},     {"same", &t->same},        {"adam", &t->adam},
-                 {"change", &t->change}, {"freeze", &t->freeze},    {"poll", &t->poll},
-                 {"held", &t->held},     {"capture", &t->capture},  {"open", &t->open},
-                 {"abort", &t->abort},   {"meet", &t->meet},        {"forks", &t->forks},
-                 {"differ", &t->differ}, {"dies", &t->dies}};
+    } words[] = {{"group", &t->group},       {"streams", &t->streams},  {"moving", &t->moving},
+                 {"apart", &t->apart},       {"double", &t->is_double}, {"half", &t->is_half},
+                 {"bfloat", &t->is_bfloat},  {"mixed", &t->mixed},      {"mean", &t->mean},
+                 {"late", &t->late},         {"same", &t->same},        {"adam", &t->adam},
+                 {"change", &t->change},     {"freeze", &t->freeze},    {"poll", &t->poll},
+                 {"held", &t->held},         {"capture", &t->capture},  {"open", &t->open},
+                 {"abort", &t->abort},       {"meet", &t->meet},        {"forks", &t->forks},
+                 {"differ", &t->differ},     {"dies", &t->dies},        {"spike", &t->spike},
+                 {"nesterov", &t->nesterov}, {"thaw", &t->thaw},        {"reorder", &t->reorder},
+                 {"resize", &t->resize},     {"join", &t->join}};
     const size_t sizes[LAYERS_MAX] = {513, 700, 3001, 2000};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         *words[i].flag = has_word(argc, argv, words[i].word);
@@ -413,6 +269,8 @@ static void read_words(trainer *t, int argc, char **argv)
     t->rank = (int)strtol(getenv("RANK"), NULL, 10);
     t->ranks = (int)strtol(getenv("WORLD_SIZE"), NULL, 10);
     t->steps = number(argc, argv, "steps", 60);
+    t->at = number(argc, argv, "at", t->steps / 2);
+    t->freeze = t->freeze || t->thaw;
     t->local = number(argc, argv, "local", 0);
     t->learned = number(argc, argv, "learned", 0);
     t->warmup = number(argc, argv, "warmup", 0);
@@ -476,11 +334,33 @@ static void print_log(trainer *t)
     for (int step = 0; step < t->steps && t->rank == 0; step++) {
         const double *sums = t->sums + (size_t)LAYERS_MAX * 2 * (size_t)step;
         double loss = sums[0] + sums[1] + sums[2] + sums[3];
-        (void)printf("%sstep %d loss %.17g norm %.9g\n", t->seed > 0 ? "second " : "", step,
-                     loss / t->ranks, (double)t->norms[step]);
-        t->bad += t->ones[step] == t->ranks ? 0 : 1;
+        bool is_out = t->ones[step] == 1001 * t->ranks; /* on all ranks, or something is wrong */
+        (void)printf("%sstep %d loss %.17g norm %.9g%s\n", t->seed > 0 ? "second " : "", step,
+                     loss / t->ranks, (double)t->norms[step], is_out ? " left out" : "");
+        t->bad += is_out || t->ones[step] == t->ranks ? 0 : 1;
     }
     check(t->bad, "a sum that is no gradient");
+}
+
+/* The largest difference between ranks. */
+static void print_layer(trainer *t, int l)
+{
+    double worst = 0;
+    double *low = t->velocity[l]; /* nobody needs it any more */
+    double *high = t->second[l];
+    for (size_t i = 0; i < t->count[l]; i++) {
+        high[i] = t->weight[l][i];
+        low[i] = -t->weight[l][i];
+    }
+    reduce(t, high, high, t->count[l], ncclFloat64, ncclMax, t->stream[0]);
+    reduce(t, low, low, t->count[l], ncclFloat64, ncclMax, t->stream[0]);
+    synchronize(t);
+    for (size_t i = 0; i < t->count[l]; i++) {
+        worst = fmax(worst, high[i] + low[i]);
+    }
+    if (t->rank == 0) {
+        (void)printf("%slayer %d apart %.3g\n", t->seed > 0 ? "second " : "", l, worst);
+    }
 }
 
 /* How far ranks are apart, and a fingerprint of where they are. */
@@ -513,7 +393,7 @@ static void *train(void *argument)
         capture(t);
     }
     for (int step = 0; step < t->steps; step++) {
-        t->layers = t->change && step >= t->steps / 2 ? LAYERS_MAX : t->layers;
+        t->layers = t->change && step >= t->at ? LAYERS_MAX : t->layers;
         trouble(t, step);
         move_memory(t);
         tell(t, step);
@@ -521,6 +401,9 @@ static void *train(void *argument)
     }
     synchronize(t);
     print_log(t);
+    for (int l = 0; l < t->layers; l++) {
+        print_layer(t, l);
+    }
     print_end(t);
     if (t->abort) {
         check((int)ncclCommAbort(t->comm), "ncclCommAbort");

@@ -19,6 +19,9 @@
  *   decay     weight decay, and a learning rate that falls, told by msdu_attach_lr() if it is there
  *   meet      msdu_attach_meet(), if it is there, before the last step
  *   forks     a child process every few steps, as data loaders are
+ *   spike     gradients of one step are infinite on the last rank and huge on rank 0; before every
+ *             update they are looked at, as where a loss is scaled, and such a step is left out
+ *   unseen    the same, and nobody looks
  *   differ    the last rank reduces an element less in the middle; dies: it is killed there
  *   local=H   parameter averaging every H steps by hand, from step W (learned=W) on, no gradients
  *             reduced after it: what the library is compared with
@@ -51,7 +54,8 @@ typedef struct trainer {
     bool is_freezing, is_thawing, is_frozen, is_large, is_reordering, is_resizing, is_nesterov;
     bool is_changed; /* what is to change has */
     bool is_persistent;
-    int prepared; /* layers that have a persistent request */
+    bool is_spiking, is_unseen, is_bad; /* is_bad: the present step is left out */
+    int prepared;                       /* layers that have a persistent request */
     MPI_Request prepared_requests[LAYERS_MAX];
     double momentum, dampening;
     int steps, learned, local, warmup, at, grown;
@@ -129,6 +133,37 @@ static double backward(trainer *t, int step)
         }
     }
     return loss;
+}
+
+static void spoil(trainer *t, int l, int i, double value)
+{
+    if (t->is_double) {
+        ((double *)t->gradient[l])[i] = value;
+    } else {
+        ((float *)t->gradient[l])[i] = (float)value;
+    }
+}
+
+static void spike(trainer *t, int step)
+{
+    if (t->is_spiking && step == t->at && t->rank == t->ranks - 1) {
+        spoil(t, 1, 5, (double)INFINITY);
+    } else if (t->is_spiking && step == t->at && t->rank == 0) {
+        spoil(t, 2, 3, 1e30);
+    }
+}
+
+static bool has_bad_gradient(const trainer *t)
+{
+    bool is_bad = false;
+    for (int l = 0; l < t->layers; l++) {
+        const float *narrow = t->gradient[l];
+        const double *wide = t->gradient[l];
+        for (int i = 0; i < t->count[l]; i++) {
+            is_bad = is_bad || !isfinite(t->is_double ? wide[i] : (double)narrow[i]);
+        }
+    }
+    return is_bad;
 }
 
 static void move_memory(trainer *t)
@@ -311,19 +346,21 @@ static void report(trainer *t, int step, double loss)
 {
     double sums[2] = {loss, 0};
     float norm = 0;
-    int one = 1;
+    int mine = t->is_bad ? 1001 : 1;
+    int one = mine;
     for (int i = 0; i < t->count[0]; i++) {
         norm += (float)(t->weight[0][i] * t->weight[0][i]);
     }
     MPI_Allreduce(MPI_IN_PLACE, &one, 1, MPI_INT, MPI_SUM, t->comm);
     MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_DOUBLE, MPI_SUM, t->comm);
     MPI_Allreduce(MPI_IN_PLACE, &norm, 1, MPI_FLOAT, MPI_MAX, t->comm);
-    if (one != t->ranks) {
+    if (one != t->ranks * mine) { /* some rank left the step out, and not all did */
         (void)fprintf(stderr, "step %d: a count of ranks became %d\n", step, one);
         MPI_Abort(t->comm, 3);
     }
     if (t->rank == 0) {
-        (void)printf("step %d loss %.17g norm %.9g\n", step, sums[0] / t->ranks, (double)norm);
+        (void)printf("step %d loss %.17g norm %.9g%s\n", step, sums[0] / t->ranks, (double)norm,
+                     t->is_bad ? " left out" : "");
     }
 }
 
@@ -375,10 +412,14 @@ static void train(trainer *t)
         tell(t, step);
         double loss = backward(t, step);
         bool is_alone = t->local > 0 && step >= t->learned;
+        spike(t, step);
         if (!is_alone) {
             reduce_gradients(t);
         }
-        update(t, step, is_alone ? 1.0 : 1.0 / t->ranks);
+        t->is_bad = t->is_spiking && !t->is_unseen && has_bad_gradient(t);
+        if (!t->is_bad) {
+            update(t, step, is_alone ? 1.0 : 1.0 / t->ranks);
+        }
         int since = step - t->learned + 1; /* steps of the library's own, with this one */
         bool is_warm = since <= t->warmup;
         if (is_alone && (is_warm || (since - t->warmup) % t->local == 0)) {
@@ -417,6 +458,8 @@ int main(int argc, char **argv)
     t.dampening = has_word(argc, argv, "damp") ? 0.3 : 0;
     t.is_equal = has_word(argc, argv, "equal");
     t.is_decaying = has_word(argc, argv, "decay");
+    t.is_unseen = has_word(argc, argv, "unseen");
+    t.is_spiking = has_word(argc, argv, "spike") || t.is_unseen;
     t.is_meeting = has_word(argc, argv, "meet");
     t.is_forking = has_word(argc, argv, "forks");
     t.is_differing = has_word(argc, argv, "differ");

@@ -42,3 +42,16 @@ foreach(bench IN LISTS BENCHES)
         check_record(${bench} "${record}")
     endforeach()
 endforeach()
+
+if("allreduce" IN_LIST BENCHES)
+    execute_process(COMMAND ${COMMAND} bench allreduce --smoke --wire ternary
+        RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
+    if(NOT result EQUAL 0)
+        message(FATAL_ERROR "msdu bench allreduce --wire ternary: ${result}\n${text}")
+    endif()
+    execute_process(COMMAND ${COMMAND} bench allreduce --wire int3
+        RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
+    if(result EQUAL 0 OR NOT text MATCHES "'int3' is no wire format")
+        message(FATAL_ERROR "msdu bench allreduce --wire int3: ${result}\n${text}")
+    endif()
+endif()

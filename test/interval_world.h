@@ -25,6 +25,7 @@ typedef struct world {
     uint32_t lag; /* decisions reach the round after the next */
     bool is_local;
     double waited_ms; /* at the end of the round before */
+    int wire_before;  /* its format: messages tell its time on the link */
     msdu__decision now;
     msdu__decision coming;
     uint32_t changes;
@@ -126,12 +127,13 @@ static inline msdu__round_stats world_round(const world *w)
 {
     msdu__round_stats stats = default_stats(0);
     uint32_t h = w->now.interval;
-    double bits = w->args.wires[w->now.wire].bits;
+    double bits = w->args.wires[w->wire_before].bits;
     double drift = stats.weight_sq * world_drift(w, h);
 
     stats.step = w->step;
     stats.interval = h;
     stats.wire = w->now.wire;
+    stats.link_wire = w->wire_before;
     stats.delay_steps = h > w->now.delay_steps ? w->now.delay_steps : 0;
     stats.is_gradient = !w->is_local;
     stats.lr = w->lr;
@@ -160,6 +162,7 @@ static inline void world_run(world *w, uint32_t rounds)
         ck_assert_uint_le(decision.delay_steps, w->args.delay_max);
         w->changes += decision.interval != last || decision.wire != w->coming.wire;
         w->waited_ms = world_wait_ms(w, &w->now);
+        w->wire_before = w->now.wire;
         w->now = w->lag ? w->coming : decision;
         w->coming = decision;
         w->most = decision.interval > w->most ? decision.interval : w->most;

@@ -221,11 +221,46 @@ static bool skip_update(ranks_self *self)
     return true;
 }
 
+static bool has_bad_gradient(const ranks_self *self)
+{
+    const ranks_job *job = self->job;
+    bool is_bad = false;
+    for (uint32_t t = 0; t < job->tensor_count; t++) {
+        for (uint64_t i = 0; i < job->tensors[t].count; i++) {
+            double g = ranks_get(job->tensors[t].dtype, self->gradient[t], i);
+            is_bad = is_bad || !isfinite(g);
+        }
+    }
+    return is_bad;
+}
+
+/* As a trainer that scales its loss: nothing is updated before all gradients were looked at. */
+static bool is_looked_at(ranks_self *self, int step, bool *is_bad_out)
+{
+    if (!self->job->looks) {
+        return true;
+    }
+    if (!is_ok(self, msdu_tensor_wait(self->ctx, MSDU_ALL_TENSORS, MSDU_GRADIENT))) {
+        return false;
+    }
+    *is_bad_out = has_bad_gradient(self);
+    self->refused += *is_bad_out ? 1 : 0;
+    self->refused_at = *is_bad_out ? step : self->refused_at;
+    return true;
+}
+
 static bool optimize(ranks_self *self, int step)
 {
     const ranks_job *job = self->job;
     uint32_t first = job->style == RANKS_SILENT ? MSDU_ALL_TENSORS : 0;
+    bool is_bad = false;
     if (job->missing == step + 1) {
+        return true;
+    }
+    if (!is_looked_at(self, step, &is_bad)) {
+        return false;
+    }
+    if (is_bad) {
         return true;
     }
     msdu_status status = msdu_tensor_wait(self->ctx, first, MSDU_GRADIENT);

@@ -54,6 +54,7 @@ typedef struct ranks_job {
     bool needs_lr;              /* tell the library lr_at() at every step */
     bool is_unfinished;         /* leave without msdu_finish() */
     bool goes_on;               /* a step whose gradients are refused is not applied, no failure */
+    bool looks;                 /* nor is one whose gradients hold NaN or infinity */
     int missing;                /* 1 + a step that is left out altogether, 0: none */
     double (*lr_at)(const struct ranks_job *job, int step); /* NULL: config.lr */
     /* Weight of a rank in means, told before every step; NULL: 1, and not told. */
@@ -85,7 +86,8 @@ struct ranks_self {
     double *velocity;
     double *history; /* steps + 1 rows of elements: before each step, and after finish */
     int *fragment;   /* of every element, -1: in no slice */
-    int refused;     /* steps whose gradients were not finite on some rank */
+    int refused;     /* steps that were not applied, and ... */
+    int refused_at;  /* the latest */
     msdu_status status;
     char text[512];
     msdu_summary summary; /* before destroy */

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "half.h"
+
 const char *const ranks_overlaps[RANKS_OVERLAPS] = {"backward", "blocking", "delayed", "streamed",
                                                     "auto"};
 
@@ -35,19 +37,6 @@ static double noise(uint64_t a, uint64_t b, uint64_t c)
     return (double)(x >> 11) / 4503599627370496.0 - 1.0;
 }
 
-/* Round to `bits` of precision, no finer than `least`. */
-static double round_binary(double x, int bits, double least)
-{
-    int exponent = 0;
-    if (x == 0 || !isfinite(x)) {
-        return x;
-    }
-    (void)frexp(x, &exponent);
-    double unit = ldexp(1.0, exponent - bits);
-    unit = unit > least ? unit : least;
-    return nearbyint(x / unit) * unit;
-}
-
 double ranks_round(int32_t dtype, double x)
 {
     switch (dtype) {
@@ -55,74 +44,34 @@ double ranks_round(int32_t dtype, double x)
         return x;
     case MSDU_FLOAT32:
         return (double)(float)x;
-    case MSDU_FLOAT16:
-        return round_binary(x, 11, ldexp(1.0, -24));
     default:
-        return round_binary(x, 8, ldexp(1.0, -133));
+        return half_round(dtype == MSDU_BFLOAT16, x);
     }
-}
-
-static double from_half(uint16_t bits)
-{
-    double mantissa = bits & 0x3ffU;
-    int exponent = (bits >> 10) & 0x1f;
-    double magnitude = exponent == 31  ? (mantissa > 0 ? (double)NAN : (double)INFINITY)
-                       : exponent == 0 ? ldexp(mantissa, -24)
-                                       : ldexp(1024.0 + mantissa, exponent - 25);
-    return (bits & 0x8000U) != 0 ? -magnitude : magnitude;
-}
-
-static uint16_t to_half(double x)
-{
-    unsigned sign = signbit(x) ? 0x8000U : 0;
-    double magnitude = fabs(ranks_round(MSDU_FLOAT16, x));
-    int exponent = 0;
-    if (isnan(magnitude) || magnitude >= 65536.0) {
-        return (uint16_t)(sign | (isnan(magnitude) ? 0x7e00U : 0x7c00U));
-    }
-    if (magnitude < ldexp(1.0, -14)) {
-        return (uint16_t)(sign | (unsigned)ldexp(magnitude, 24));
-    }
-    double fraction = frexp(magnitude, &exponent);
-    unsigned mantissa = (unsigned)ldexp(fraction, 11) & 0x3ffU;
-    return (uint16_t)(sign | (unsigned)(exponent + 14) << 10 | mantissa);
 }
 
 double ranks_get(int32_t dtype, const void *array, uint64_t i)
 {
-    float single = 0;
-    uint32_t bits = 0;
     switch (dtype) {
     case MSDU_FLOAT64:
         return ((const double *)array)[i];
     case MSDU_FLOAT32:
         return (double)((const float *)array)[i];
-    case MSDU_FLOAT16:
-        return from_half(((const uint16_t *)array)[i]);
     default:
-        bits = (uint32_t)((const uint16_t *)array)[i] << 16;
-        memcpy(&single, &bits, sizeof(single));
-        return (double)single;
+        return half_get(dtype == MSDU_BFLOAT16, ((const uint16_t *)array)[i]);
     }
 }
 
 void ranks_put(int32_t dtype, void *array, uint64_t i, double value)
 {
-    float single = (float)ranks_round(dtype, value);
-    uint32_t bits = 0;
     switch (dtype) {
     case MSDU_FLOAT64:
         ((double *)array)[i] = value;
         break;
     case MSDU_FLOAT32:
-        ((float *)array)[i] = single;
-        break;
-    case MSDU_FLOAT16:
-        ((uint16_t *)array)[i] = to_half(value);
+        ((float *)array)[i] = (float)value;
         break;
     default:
-        memcpy(&bits, &single, sizeof(bits));
-        ((uint16_t *)array)[i] = (uint16_t)(bits >> 16);
+        ((uint16_t *)array)[i] = half_put(dtype == MSDU_BFLOAT16, value);
         break;
     }
 }

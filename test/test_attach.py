@@ -147,6 +147,36 @@ class Narrow(Case):
         self.assertEqual(apart(done), 0)
 
 
+class Infinite(Case):
+    """A step whose gradients are infinite on one rank, and huge elsewhere on another."""
+
+    def test_all_ranks_see_it_and_leave_the_same_step_out(self) -> None:
+        for words, settings in (
+            ([], {}),
+            (["double"], {}),
+            (["overlap"], {"MSDU_WIRE": "int8"}),
+            ([], {"MSDU_WIRE": "float16"}),
+        ):
+            done = self.good(attached("spike", *words, **settings))
+            reference = self.good(plain("spike", *words))
+            self.assertTrue(log(done)[30].endswith("left out"), log(done)[30])
+            self.assertEqual(done.stdout.count("left out"), 1)
+            self.assert_near(losses(done), losses(reference), 0.02)
+            self.assertEqual(apart(done), 0)
+            self.assertIn("162 reductions taken as gradients", done.stderr)
+
+    def test_skip_names_what_can_be_had(self) -> None:
+        done = self.good(attached("spike", MSDU_CHECK_FINITE="skip"))
+        self.assertEqual(log(done), log(self.good(plain("spike"))))
+        self.assertIn("check_finite pass gives NaN to all ranks", done.stderr)
+
+    def test_local_steps_end_with_one_line(self) -> None:
+        done = attached("unseen", MSDU_INTERVAL_STEPS="4", **SGD)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("rank 3: tensor 'gradient 1' holds NaN or infinity in step", done.stderr)
+        self.assertIn("with domain gradient, pass gives it to all ranks", done.stderr)
+
+
 class Ways(Case):
     """Calls by which gradients come."""
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from typing import ClassVar
 
 PATIENCE_S = 100
 RANKS = "3"
@@ -162,6 +163,72 @@ class Narrow(Case):
         self.assert_near(done.losses(), reference.losses(), 0.1)
 
 
+class Halves(Case):
+    """Gradients of 16 bits, alone or beside float32."""
+
+    def test_training_is_as_good_and_ranks_stay_equal(self) -> None:
+        for words in (["bfloat"], ["half", "mean", "adam"], ["bfloat", "mixed"]):
+            reference = self.good(plain(*words))
+            done = self.good(attached(*words))
+            self.assert_near(done.losses(), reference.losses(), 0.005)
+            self.assertEqual(done.apart(), 0)
+            self.assertIn("3 reductions a step", done.stderr)
+            self.assertRegex(done.stderr, "1[56][0-9] reductions taken as gradients")
+            self.assertNotEqual(done.log(), reference.log())
+
+    def test_every_way_gives_the_same_bits(self) -> None:
+        for first in ("half", "bfloat"):
+            reference = self.good(attached(first)).log()
+            for words in (["streams", "group"], ["moving", "apart"], ["poll", "group"], ["held"]):
+                self.assertEqual(self.good(attached(first, *words)).log(), reference, words)
+
+    def test_bytes_are_counted_against_16_bits(self) -> None:
+        done = self.good(attached("bfloat", "large", "steps=40", ranks="2"))
+        self.assertGreater(self.ratio(done), 3.5)
+        self.assertLess(self.ratio(done), 4.0)
+
+    def test_what_gains_nothing_and_local_steps_are_passed_through(self) -> None:
+        local = {"MSDU_DOMAIN": "accumulated", "MSDU_OPTIMIZER": "sgd"}
+        for words in (["bfloat"], ["half"]):
+            reference = self.good(plain(*words)).log()
+            for settings in ({"MSDU_WIRE": wire} for wire in ("float32", "bfloat16", "float16")):
+                done = self.good(attached(*words, **settings))
+                self.assertEqual(done.log(), reference)
+                self.assertIn("180 of 16 bits", done.stderr)
+            done = self.good(attached(*words, **local))
+            self.assertEqual(done.log(), reference)
+            self.assertIn("180 of 16 bits (not with local steps", done.stderr)
+
+    def test_changed_pattern_is_learned_anew(self) -> None:
+        done = self.good(attached("bfloat", "change"))
+        self.assertIn("4 reductions a step", done.stderr)
+        self.assert_near(done.losses(), self.good(plain("bfloat", "change")).losses(), 0.005)
+        self.assertEqual(done.apart(), 0)
+
+
+class Infinite(Case):
+    """A step whose gradients are infinite on one rank, and huge elsewhere on another."""
+
+    def test_all_ranks_see_it_and_leave_the_same_step_out(self) -> None:
+        for words, wire in (([], "int4"), (["group", "apart", "mean"], "int8"), ([], "float16"),
+                            (["half"], "int4")):
+            done = self.good(attached("spike", *words, MSDU_WIRE=wire))
+            self.assertTrue(done.log()[30].endswith("left out"), done.log()[30])
+            self.assertEqual(done.stdout.count("left out"), 1)
+            self.assert_near(done.losses(), self.good(plain("spike", *words)).losses(), 0.02)
+            self.assertEqual(done.apart(), 0)
+            self.assertRegex(done.stderr, "1[56][0-9] reductions taken as gradients")
+
+    def test_local_steps_end_with_a_line_within_the_deadline(self) -> None:
+        local = {"MSDU_DOMAIN": "accumulated", "MSDU_OPTIMIZER": "sgd", "MSDU_MOMENTUM": "0.9",
+                 "MSDU_INTERVAL": "fixed", "MSDU_WIRE": "float32", "MSDU_DEADLINE_MS": "3000"}
+        for _ in range(3):
+            done = attached("spike", **local)
+            self.assertNotIn(0, done.codes)
+            self.assertNotIn(-9, done.codes)
+            self.assertRegex(done.stderr, "NaN or infinity|not finite")
+
+
 class Ways(Case):
     """Every way to reduce gives the same bits."""
 
@@ -238,16 +305,79 @@ class Changes(Case):
             self.assert_near(done.losses(), self.good(plain(*words)).losses(), 0.02)
             self.assertEqual(done.apart(), 0)
 
-    def test_new_layer_is_passed_through_and_local_steps_go_on(self) -> None:
-        settings = {"MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "60", **SGD}
-        done = self.good(attached("change", "double", **settings))
-        self.assertIn("one of 2000 elements, and what is like it, is passed through", done.stderr)
-        self.assert_near(done.losses(), self.good(plain("change", "double")).losses(), 0.05)
 
-    def test_layer_that_stays_away_ends_local_steps_with_one_line(self) -> None:
-        done = attached("freeze", MSDU_INTERVAL_STEPS="4", **SGD)
+class Joins(Case):
+    """Other gradients than before, after local steps."""
+
+    SETTINGS: ClassVar = {"MSDU_INTERVAL_STEPS": "7", **SGD}
+
+    def changed(self, *words: str, steps: int, **settings: str) -> list[float]:
+        """By layer, how far ranks are apart `steps` steps after the change."""
+        words = (*words, "at=50", f"steps={50 + steps}")
+        self.done = self.good(attached(*words, **{**self.SETTINGS, **settings}))
+        self.assertIn("two reductions of each gradient join the ranks", self.done.stderr)
+        found = re.findall(r"^layer \d+ apart (\S+)$", self.done.stdout, re.MULTILINE)
+        self.assertEqual(len(found), 4 if "change" in words else 3)
+        return [float(text) for text in found]
+
+    def test_another_order_joins_ranks_within_two_steps(self) -> None:
+        self.assertGreater(self.changed("double", "reorder", steps=1)[0], 1e-6)
+        for steps in (2, 3):  # the third shows that momentum is equal, too
+            self.assertLess(max(self.changed("double", "reorder", steps=steps)), 1e-12)
+        self.assertIn("ranks are joined again", self.done.stderr)
+
+    def test_every_way_to_reduce(self) -> None:
+        for words, limit in (
+            (["double", "group"], 1e-12),
+            (["double", "streams"], 1e-12),
+            (["double", "group", "streams", "apart"], 1e-12),
+            (["double", "mean", "nesterov"], 1e-12),
+            (["double", "poll"], 1e-12),
+            (["double", "poll", "group"], 1e-12),
+            (["double", "large"], 1e-12),
+            (["late"], 1e-4),
+        ):
+            nesterov = {"MSDU_NESTEROV": "yes"} if "nesterov" in words else {}
+            ends = self.changed(*words, "reorder", steps=3, **nesterov)
+            self.assertLess(max(ends), limit, words)
+
+    def test_ends_where_parameters_and_momentum_averaged_by_hand_do(self) -> None:
+        for words in (["double", "reorder"], ["double", "reorder", "group", "mean"]):
+            self.changed(*words, steps=3)
+            hand = ("local=7", f"learned={LEARNED}", f"warmup={EXACT_FIRST}", "join", "at=50")
+            by_hand = self.good(plain(*words, "steps=53", *hand)).log()[-1].split()
+            ends = self.done.log()[-1].split()
+            for at in (1, 2):
+                self.assert_near([float(ends[at])], [float(by_hand[at])], 1e-11)
+
+    def test_new_layer_joins_ranks_once_it_comes_every_step(self) -> None:
+        for words in (["double"], ["double", "group"]):
+            self.assertLess(max(self.changed(*words, "change", steps=6)), 1e-12, words)
+            told = "one of 2000 elements, and what is like it, is passed through"
+            self.assertIn(told, self.done.stderr)
+
+    def test_frozen_layer_is_told_and_joined_when_it_comes_back(self) -> None:
+        ends = self.changed("double", "freeze", steps=3)
+        self.assertGreater(ends[0], 1e-6)
+        self.assertLess(max(ends[1:]), 1e-12)
+        told = "gradient of 513 elements, 1 of 3 of a step, was not reduced"
+        self.assertIn(told, self.done.stderr)
+        self.assertLess(max(self.changed("double", "thaw", steps=35)), 1e-12)
+
+    def test_layer_in_two_parts_ends_the_job_with_one_line(self) -> None:
+        done = attached("double", "resize", "at=50", "steps=90", **self.SETTINGS)
         self.assertNotIn(0, done.codes)
-        self.assertIn("the pattern of reductions changed under local steps", done.stderr)
+        told = "the gradient of 700 elements, 2 of 3 of a step, stays away"
+        self.assertEqual(done.stderr.count(told), int(RANKS))
+
+    def test_local_steps_go_on_with_the_new_pattern(self) -> None:
+        for word, count in (("reorder", 3), ("change", 4), ("freeze", 2)):
+            words = ("double", word, "at=50", "steps=110")
+            done = self.good(attached(*words, **self.SETTINGS, MSDU_TOTAL_STEPS="110"))
+            self.assertIn(f"{count} reductions a step", done.stderr.split("changed after")[-1])
+            self.assert_near(done.losses(), self.good(plain(*words)).losses(), 0.1)
+            if word != "freeze":
+                self.assertLess(done.apart(), 1e-9, word)
 
 
 class Hostile(Case):

@@ -322,6 +322,49 @@ START_TEST(many_operations_over_lanes_in_any_start_order)
 }
 END_TEST
 
+static msdu_op sum_of(float *value, uint32_t lane, uint64_t sequence)
+{
+    return (msdu_op){.size = sizeof(msdu_op),
+                     .kind = MSDU_OP_ALLREDUCE,
+                     .lane = lane,
+                     .sequence = sequence,
+                     .count = 1,
+                     .recv = value};
+}
+
+/* Rank 0 has the next operation of the lane under way; the others begin it only when rank 0 says,
+ * on another lane, that its first has ended. */
+static bool ends_before_the_next(struct rank *me)
+{
+    float values[3] = {1.0F, 1.0F, 1.0F};
+    msdu_op first = sum_of(&values[0], 0, 0);
+    msdu_op next = sum_of(&values[1], 0, 1);
+    msdu_op word = sum_of(&values[2], 1, 0);
+    msdu_req *reqs[2] = {NULL};
+    if ((me->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0) {
+        return true; /* lanes are one order there, and these are two */
+    }
+    RANK_CHECK(me, me->backend->start(me->comm, &first, &reqs[0]) == MSDU_OK);
+    if (me->index == 0) {
+        RANK_CHECK(me, me->backend->start(me->comm, &next, &reqs[1]) == MSDU_OK);
+    }
+    RANK_CHECK(me, rank_finish(me, reqs[0]) == MSDU_OK);
+    RANK_CHECK(me, rank_do(me, &word) == MSDU_OK);
+    if (me->index != 0) {
+        RANK_CHECK(me, me->backend->start(me->comm, &next, &reqs[1]) == MSDU_OK);
+    }
+    RANK_CHECK(me, rank_finish(me, reqs[1]) == MSDU_OK);
+    return values[0] == (float)me->host.ranks && values[1] == values[0];
+}
+
+START_TEST(an_operation_ends_before_the_next_has_begun_everywhere)
+{
+    struct world world = world_make(3, ends_before_the_next);
+    world.lanes = 2;
+    world_run(&world);
+}
+END_TEST
+
 static bool is_notified(struct rank *me)
 {
     float one = 1.0F;
@@ -434,6 +477,7 @@ int main(void)
     tcase_add_loop_test(data, allreduce_sums_all_counts_with_equal_bits, 1, 6);
     tcase_add_loop_test(data, alltoall_allgather_broadcast_move_ragged_shares, 1, 6);
     tcase_add_test(data, many_operations_over_lanes_in_any_start_order);
+    tcase_add_test(data, an_operation_ends_before_the_next_has_begun_everywhere);
     tcase_add_test(data, notify_tells_that_an_operation_ended);
     tcase_add_test(data, more_operations_than_agreed_are_refused);
     tcase_add_test(data, invalid_operations_are_refused_and_harm_nothing);

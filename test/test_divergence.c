@@ -26,7 +26,7 @@ START_TEST(slow_link_narrows_the_wire_before_it_takes_local_steps)
     } cases[] = {{9, BFLOAT16, 1, 0},
                  {18, INT8, 1, 0},
                  {36, INT4, 1, 0},
-                 {60, TERNARY, 2, 1},
+                 {60, INT4, 2, 1},
                  {140, TERNARY, 2, 1}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -78,7 +78,7 @@ START_TEST(the_ladder_meets_the_target_up_to_sixteen_times_the_computation)
         uint32_t interval;
         double fewer; /* bytes, at most */
     } cases[] = {
-        {0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, TERNARY, 2, 32}, {16, TERNARY, 2, 32}};
+        {0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, INT4, 2, 16}, {16, TERNARY, 2, 32}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(10 * cases[i].ratio, 1e-5);
@@ -95,6 +95,30 @@ START_TEST(the_ladder_meets_the_target_up_to_sixteen_times_the_computation)
         ck_assert_int_eq(w.now.wire, cases[i].wire);
         ck_assert_double_le(world_overhead(&w), w.args.target_overhead);
         ck_assert_double_le(fewer, cases[i].fewer);
+    }
+}
+END_TEST
+
+/* At the library's default interval_steps: h = 2 in two bits, and where that takes more than the
+ * step it is late, the same h in sparse before a longer interval. */
+START_TEST(sparse_comes_where_two_bits_no_longer_fit)
+{
+    static const struct {
+        double ratio;
+        int wire;
+    } cases[] = {{6, INT4}, {12, TERNARY}, {24, WIRES}, {35, WIRES}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        world w = default_world(10 * cases[i].ratio, 1e-5);
+
+        w.args.wires[WIRES] = (msdu__interval_wire){"sparse", 0.8125, 3.47, 0.34, true, false};
+        w.args.wire_count = WIRES + 1;
+        w.args.interval_steps = 4;
+        w.lag = 1;
+        world_run(&w, 200);
+        ck_assert_uint_eq(w.now.interval, 2);
+        ck_assert_int_eq(w.now.wire, cases[i].wire);
+        ck_assert_double_le(world_overhead(&w), w.args.target_overhead);
     }
 }
 END_TEST
@@ -276,6 +300,29 @@ START_TEST(a_faster_link_brings_the_interval_back)
 }
 END_TEST
 
+/* What a message tells of the link belongs to the round before, which may have had another format:
+ * taken for the present one's, each change would look like a link of another speed. */
+START_TEST(a_change_of_format_does_not_change_the_link)
+{
+    static const double links[] = {8, 12, 18, 25, 36, 45, 60};
+
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        world w = default_world(links[i], 1e-6);
+        uint32_t before = 0;
+
+        w.jitter = 0.02;
+        w.lag = 1;
+        w.latency_ms = 0.1 * links[i];
+        w.hides = 0.3;
+        world_run(&w, 100);
+        before = w.changes;
+        world_run(&w, 400);
+        ck_assert_msg(w.changes - before <= 4, "link %g ms: %u changes", links[i],
+                      w.changes - before);
+    }
+}
+END_TEST
+
 START_TEST(without_parameters_only_the_wire_narrows)
 {
     world w = default_world(200, 1e-6);
@@ -305,6 +352,7 @@ START_TEST(without_weights_the_cap_is_the_harm_of_the_user_s_interval)
         stats.mean_sq = stats.local_sq / 4;
         stats.link_ns = (uint64_t)(2e10 * args.wires[decision.wire].bits / 32);
         stats.wire = decision.wire;
+        stats.link_wire = decision.wire;
     }
     ck_assert_uint_ge(stats.interval, 3);
     ck_assert_uint_le(stats.interval, 9);
@@ -344,6 +392,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, slow_link_narrows_the_wire_before_it_takes_local_steps);
     tcase_add_test(tcase, choice_is_close_to_the_least_harm_that_meets_the_target);
     tcase_add_test(tcase, the_ladder_meets_the_target_up_to_sixteen_times_the_computation);
+    tcase_add_test(tcase, sparse_comes_where_two_bits_no_longer_fit);
     tcase_add_test(tcase, a_longer_delay_comes_before_a_much_longer_interval);
     tcase_add_test(tcase, hopeless_link_stays_at_the_cap_for_accuracy_and_passes_it_for_speed);
     tcase_add_test(tcase, reachable_target_over_the_cap_is_met_for_speed_only);
@@ -354,6 +403,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, closed_loop_is_stable_under_noise);
     tcase_add_test(tcase, a_small_gain_does_not_move_the_interval);
     tcase_add_test(tcase, a_faster_link_brings_the_interval_back);
+    tcase_add_test(tcase, a_change_of_format_does_not_change_the_link);
     tcase_add_test(tcase, without_parameters_only_the_wire_narrows);
     tcase_add_test(tcase, without_weights_the_cap_is_the_harm_of_the_user_s_interval);
     tcase_add_test(tcase, not_finite_statistics_halve_the_interval);

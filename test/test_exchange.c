@@ -33,7 +33,8 @@ static void setup(void)
     random_state = 0x853c49e6748fea9bU;
 }
 
-/* A group of ranks. Buffers of one rank hold exactly what bytes_max() says, and a guard. */
+/* A group of ranks. Buffers of one rank hold exactly what msdu__exchange_bytes() says, and a guard.
+ */
 typedef struct group {
     msdu__exchange x;
     uint64_t count;
@@ -89,7 +90,7 @@ static double exchange(void)
 {
     static float sum[MOST];
     double energy = 0.0;
-    const uint64_t most = msdu__exchange_bytes_max(g.count, BLOCK, g.x.ranks);
+    const uint64_t most = msdu__exchange_bytes(g.x.wire, g.count, BLOCK, g.x.ranks);
     for (int j = 0; j < g.x.ranks; j++) {
         g.send[j][most] = GUARD;
         energy += msdu__exchange_encode(&g.x, g.value[j], g.has_feedback ? g.residual[j] : NULL,

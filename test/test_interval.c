@@ -62,10 +62,10 @@ START_TEST(time_of_a_synchronization_is_latency_plus_bits)
     ck_assert_double_eq_tol(msdu__interval_sync_ns(&args, &stats, BFLOAT16), 18e6, 1);
     stats.latency_ns = 100000000;
     ck_assert_double_eq_tol(msdu__interval_sync_ns(&args, &stats, BFLOAT16), 28e6, 1);
-    stats.wire = INT4;
+    stats.link_wire = INT4;
     stats.latency_ns = 0;
     ck_assert_double_eq_tol(msdu__interval_sync_ns(&args, &stats, FLOAT32), 32e6 * 32 / 4.0625, 1);
-    stats.wire = 99;
+    stats.link_wire = 99;
     ck_assert_double_eq_tol(msdu__interval_sync_ns(&args, &stats, FLOAT32), 32e6, 1);
 }
 END_TEST

@@ -49,7 +49,7 @@ START_TEST(plan_is_a_permutation_and_the_same_for_the_same_input)
         msdu__plan_item items[ITEMS_MAX];
         uint32_t first[ITEMS_MAX];
         uint32_t again[ITEMS_MAX];
-        uint8_t scratch[ITEMS_MAX];
+        uint32_t scratch[ITEMS_MAX];
         uint32_t count = draw_items(items);
         uint32_t window = draw(6);
         uint64_t end = msdu__plan_simulate(items, count, window, first, scratch);
@@ -68,7 +68,7 @@ START_TEST(cost_of_the_simulated_order_is_its_end_and_no_order_ends_sooner)
     for (int i = 0; i < 1000; i++) {
         msdu__plan_item items[ITEMS_MAX];
         uint32_t order[ITEMS_MAX];
-        uint8_t scratch[ITEMS_MAX];
+        uint32_t scratch[ITEMS_MAX];
         uint32_t count = draw_items(items);
         uint32_t window = 1 + draw(5);
         uint64_t end = msdu__plan_simulate(items, count, window, order, scratch);
@@ -152,7 +152,7 @@ START_TEST(plan_equals_an_event_simulation_and_conserves_work)
     for (int i = 0; i < 400; i++) {
         msdu__plan_item items[ITEMS_MAX];
         uint32_t order[ITEMS_MAX];
-        uint8_t scratch[ITEMS_MAX];
+        uint32_t scratch[ITEMS_MAX];
         naive n = {.items = items, .count = draw_items(items), .window = 1 + draw(5)};
         uint64_t end = 0;
 
@@ -173,7 +173,7 @@ START_TEST(with_all_ready_at_once_the_order_is_by_priority_then_index)
     for (int i = 0; i < 300; i++) {
         msdu__plan_item items[ITEMS_MAX];
         uint32_t order[ITEMS_MAX];
-        uint8_t scratch[ITEMS_MAX];
+        uint32_t scratch[ITEMS_MAX];
         uint32_t count = draw_items(items);
 
         for (uint32_t k = 0; k < count; k++) {
@@ -195,7 +195,7 @@ START_TEST(late_urgent_slice_overtakes_queued_ones_but_not_those_in_flight)
 {
     msdu__plan_item items[10];
     uint32_t order[10];
-    uint8_t scratch[10];
+    uint32_t scratch[10];
 
     for (uint32_t i = 0; i < 9; i++) {
         items[i] = (msdu__plan_item){.ready_ns = 0, .cost_ns = 100, .priority = 5};
@@ -212,7 +212,7 @@ START_TEST(nothing_ready_starts_what_becomes_ready_first)
 {
     const msdu__plan_item items[3] = {{300, 10, 0}, {100, 10, 9}, {200, 10, 5}};
     uint32_t order[3];
-    uint8_t scratch[3];
+    uint32_t scratch[3];
 
     ck_assert_uint_eq(msdu__plan_simulate(items, 3, 4, order, scratch), 310);
     ck_assert_uint_eq(order[0], 1);
@@ -249,7 +249,7 @@ START_TEST(invalid_orders_are_seen)
     const uint32_t good[4] = {2, 0, 3, 1};
     const uint32_t twice[4] = {2, 0, 2, 1};
     const uint32_t beyond[4] = {2, 0, 4, 1};
-    uint8_t scratch[4];
+    uint32_t scratch[4];
 
     ck_assert(msdu__plan_is_valid(good, 4, scratch));
     ck_assert(!msdu__plan_is_valid(twice, 4, scratch));
@@ -480,7 +480,7 @@ START_TEST(need_sees_what_the_end_does_not)
     const msdu__plan_item items[] = {{0, 10, 3}, {0, 10, 2}, {5, 10, 1}, {15, 10, 0}};
     const uint32_t in_order[] = {0, 1, 2, 3};
     uint32_t best[4];
-    uint8_t marks[4];
+    uint32_t marks[4];
     uint64_t ends[4];
 
     /* one after another: 10, 20, 30, 40, and the first layer has to wait for the very end */

@@ -13,6 +13,7 @@
 
 #define KIB   1024
 #define STEPS 16
+#define SHORT 12 /* of large models */
 
 /* Large enough for several slices of the sizes that are tuned; small ones are fused. */
 static const ranks_tensor model[] = {
@@ -246,25 +247,148 @@ START_TEST(what_is_given_is_kept)
 END_TEST
 
 /* `msdu bench overlap`, method defaults: rounds in int8 and int4 led to slices of 32 KiB. */
-START_TEST(narrow_rounds_go_by_the_first_cut)
+START_TEST(narrow_rounds_go_by_the_bytes_that_they_send)
 {
+    static const struct {
+        int wire;
+        uint64_t slice_bytes;
+    } rounds[] = {
+        {MSDU__WIRE_INT4, 2048 * KIB},    {MSDU__WIRE_INT4, 2048 * KIB},
+        {MSDU__WIRE_FLOAT16, 2048 * KIB}, /* large enough: formats may change back at once */
+        {MSDU__WIRE_FLOAT32, 256 * KIB},  {MSDU__WIRE_FLOAT32, 256 * KIB},
+        {MSDU__WIRE_FLOAT16, 512 * KIB},  {MSDU__WIRE_INT8, 1024 * KIB},
+        {MSDU__WIRE_FLOAT32, 256 * KIB},
+    };
     static msdu__pipeline p;
+    static msdu__tensor tensor = {.count = 40U << 18, .dtype = MSDU_FLOAT32};
     msdu__fragment f = {.opened = 1, .slice_count = 40, .round.is_gradient = true};
-    msdu__round_stats stats = {
-        .wire = MSDU__WIRE_INT4, .round_bytes = 1 << 20, .link_ns = 90000000};
-    p.is_tuned = true;
+    msdu__round_stats stats = {.round_bytes = 1 << 20, .link_ns = 90000000};
+    p.is_tuned = p.is_recut = true;
+    p.tensors = &tensor;
+    p.tensor_count = 1;
+    p.fragment_count = 1;
+    p.settings.wire_block = 256;
     p.tuning_first = (msdu__tuning){.slice_bytes = 256 * KIB, .window = 4};
-    p.tuning = (msdu__tuning){.slice_bytes = 64 * KIB, .window = 4};
-    p.tuner_args = (msdu__tuner_args){.model_bytes = 8U << 20,
+    p.tuning = (msdu__tuning){.slice_bytes = 64 * KIB, .window = 8};
+    p.tuner_args = (msdu__tuner_args){.model_bytes = 40U << 20,
                                       .latency_ns = 1e6,
                                       .slice_least = 32 * KIB,
                                       .slice_most = 4096 * KIB,
                                       .window_least = 4,
                                       .window_most = 8};
     msdu__tuner_begin(&p.tuner, p.tuning);
-    for (int round = 0; round < 20; round++) {
-        msdu__retune_hear(&p, &f, &stats);
-        ck_assert_uint_eq(f.tunings[0].slice_bytes, 256 * KIB);
+    for (size_t i = 0; i < sizeof(rounds) / sizeof(rounds[0]); i++) {
+        for (int again = 0; again < 12; again++) { /* nothing is measured */
+            stats.wire = rounds[i].wire;
+            msdu__retune_hear(&p, &f, &stats);
+            ck_assert_uint_eq(f.tunings[0].slice_bytes, rounds[i].slice_bytes);
+            ck_assert_uint_eq(f.tunings[0].window, 4);
+        }
+    }
+}
+END_TEST
+
+/* --- as the wire changes --- */
+
+/* 8.8 MB: slices of 256 KiB in float32, of 512 KiB in 16 bits and less. */
+static const ranks_tensor large[] = {{.count = 1200000}, {.count = 1000}, {.count = 1000000}};
+
+static ranks_job large_job(const char *wire)
+{
+    ranks_job job = cutting_job(2, wire);
+    job.tensors = large;
+    job.tensor_count = 3;
+    job.stepped = NULL;
+    return job;
+}
+
+START_TEST(a_wire_that_is_given_has_its_cut_from_the_start)
+{
+    ranks_run run;
+    ranks_job job = large_job(_i == 0 ? "float32" : "int4");
+    job.steps = 2;
+    job.config.window = 4;
+    job.config.interval_steps = 1;
+    ck_assert(ranks_go(&job, &run));
+    ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+    ck_assert_uint_eq(run.selves[0].summary.slice_cuts, 0);
+    ck_assert_uint_eq(run.selves[0].summary.slice_bytes, _i == 0 ? 256 * KIB : 512 * KIB);
+    ranks_free(&run);
+}
+END_TEST
+
+/* Policy fixed, in a wire by round. */
+static const int script[] = {MSDU__WIRE_FLOAT32, MSDU__WIRE_INT8, MSDU__WIRE_FLOAT16,
+                             MSDU__WIRE_FLOAT32};
+#define SCRIPT (sizeof(script) / sizeof(script[0]))
+
+static void decide(const msdu__interval_args *args, const msdu__round_stats *stats,
+                   msdu__interval_state *state, msdu__decision *decision)
+{
+    msdu__policy_find("fixed")->decide(args, stats, state, decision);
+    bool is_scripted = decision->interval == 1 && stats->round < SCRIPT;
+    decision->wire = is_scripted ? script[stats->round] : MSDU__WIRE_FLOAT16;
+}
+
+static const msdu__policy scripted = {.name = "scripted", .help = "by round", .decide = decide};
+
+/* The communication thread decides only after the first announcement. */
+static void take_script(ranks_self *self)
+{
+    ((msdu__pipeline *)self->ctx)->policy = &scripted;
+}
+
+typedef struct cuts {
+    uint64_t slice_bytes[RANKS_MOST][SHORT]; /* when a step begins */
+} cuts;
+
+static void note_cut(ranks_self *self, int step)
+{
+    cuts *seen = self->job->user;
+    seen->slice_bytes[self->rank][step] = ((const msdu__pipeline *)self->ctx)->tuning.slice_bytes;
+}
+
+/* The wire of a step is decided two steps before, and its cut a step after it was heard. */
+START_TEST(slices_follow_the_wire_and_nothing_is_lost)
+{
+    static cuts seen;
+    ranks_run run;
+    ranks_job job = large_job("auto");
+    bool is_local = _i == 2;
+    job.steps = is_local ? SHORT / 2 : SHORT;
+    job.config.domain = is_local ? "auto" : "gradient";
+    job.config.overlap = "backward";
+    job.config.interval_steps = is_local ? 4 : 1;
+    job.config.warmup_steps = is_local ? 1 : 0;
+    job.config.window = 4;
+    job.style = _i == 1 ? RANKS_DEFERRED : RANKS_IN_ORDER;
+    job.config.commit = _i == 1 ? "tensor" : "round";
+    job.started = take_script;
+    job.stepped = note_cut;
+    job.user = &seen;
+    ck_assert(ranks_go(&job, &run));
+    ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+    uint64_t least = 512 * KIB;
+    uint64_t last = 0;
+    for (int step = 0; step < job.steps; step++) {
+        least = seen.slice_bytes[0][step] < least ? seen.slice_bytes[0][step] : least;
+        last = seen.slice_bytes[0][step];
+        for (int rank = 1; rank < 2; rank++) {
+            ck_assert_uint_eq(seen.slice_bytes[rank][step], seen.slice_bytes[0][step]);
+        }
+    }
+    ck_assert_uint_eq(seen.slice_bytes[0][0], 256 * KIB);
+    ck_assert_uint_eq(least, 256 * KIB);
+    ck_assert_uint_eq(last, 512 * KIB);
+    ck_assert_uint_eq(run.selves[0].summary.slice_cuts, is_local ? 1 : 3);
+    for (int rank = 1; rank < 2; rank++) {
+        ck_assert_mem_eq(ranks_row(&run.selves[rank], job.steps),
+                         ranks_row(&run.selves[0], job.steps),
+                         run.selves[0].elements * sizeof(double));
+    }
+    ranks_free(&run);
+    if (_i != 1) {
+        reference_check(&job, 0.02);
     }
 }
 END_TEST
@@ -280,6 +404,8 @@ int main(void)
     tcase_add_test(cases, a_state_that_is_refused_leaves_the_cut_as_it_was);
     tcase_add_loop_test(cases, all_ranks_choose_alike_by_what_they_measured, 0, 2);
     tcase_add_loop_test(cases, what_is_given_is_kept, 0, 3);
-    tcase_add_test(cases, narrow_rounds_go_by_the_first_cut);
+    tcase_add_test(cases, narrow_rounds_go_by_the_bytes_that_they_send);
+    tcase_add_loop_test(cases, slices_follow_the_wire_and_nothing_is_lost, 0, 3);
+    tcase_add_loop_test(cases, a_wire_that_is_given_has_its_cut_from_the_start, 0, 2);
     return suite_run(suite);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ranks.h"
+#include "ranks_place.h"
 #include "suite.h"
 
 #define RANKS 3
@@ -17,14 +18,23 @@ static const ranks_tensor model[] = {
 };
 
 /* Of each rank: not numbers, but whatever bytes a table may have; some of them are NaNs. */
-static uint16_t tables[RANKS][COUNT];
+static uint16_t *tables[RANKS];
 
 static void fill_tables(void)
 {
     for (int rank = 0; rank < RANKS; rank++) {
+        tables[rank] = ranks_place_take(COUNT * sizeof(*tables[rank]));
+        ck_assert_ptr_nonnull(tables[rank]);
         for (int i = 0; i < COUNT; i++) {
             tables[rank][i] = (uint16_t)(0xffff - 100 * rank - i);
         }
+    }
+}
+
+static void drop_tables(void)
+{
+    for (int rank = 0; rank < RANKS; rank++) {
+        ranks_place_give(tables[rank]);
     }
 }
 
@@ -39,7 +49,6 @@ static void describe_table(const ranks_self *self, uint32_t tensor, msdu_tensor_
 
 static ranks_job table_job(const char *domain, const char *state)
 {
-    fill_tables();
     return (ranks_job){
         .ranks = RANKS,
         .steps = 9,
@@ -111,6 +120,7 @@ int main(void)
     Suite *suite = suite_create("train_fixed");
     TCase *tcase = tcase_create("fixed");
     tcase_set_timeout(tcase, 60);
+    tcase_add_checked_fixture(tcase, fill_tables, drop_tables);
     tcase_add_loop_test(tcase, a_fixed_tensor_has_rank_0s_bytes_and_keeps_them, 0, 9);
     tcase_add_test(tcase, fixed_tensors_that_differ_are_named);
     tcase_add_test(tcase, a_fixed_tensor_needs_a_parameter);

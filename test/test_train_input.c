@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ranks.h"
+#include "ranks_place.h"
 #include "suite.h"
 
 /* --- ranks that disagree --- */
@@ -101,11 +102,11 @@ END_TEST
 
 static void one_more(ranks_self *self)
 {
-    static float extra[4];
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
     desc.name = "extra";
-    desc.parameter = desc.gradient = extra;
+    desc.parameter = desc.gradient = *(void **)self->job->user;
     desc.count = 4;
+    desc.place = ranks_place();
     if (self->rank == 1) {
         self->status = msdu_tensor_add(self->ctx, &desc, NULL);
     }
@@ -113,10 +114,13 @@ static void one_more(ranks_self *self)
 
 START_TEST(a_different_number_of_tensors_is_named)
 {
+    void *extra = ranks_place_take(4 * sizeof(float));
     ranks_job job = small_job(2);
     job.created = one_more;
+    job.user = &extra;
     expect_all(&job, MSDU_ERR_MISMATCH,
                (const char *const[4]){"ranks 0 and 1", "tensors 3", "tensors 4"});
+    ranks_place_give(extra);
 }
 END_TEST
 

@@ -135,7 +135,7 @@ START_TEST(every_style_of_trainer_sees_it)
 }
 END_TEST
 
-/* --- a round in float32 after one in int4 sends along what was held back --- */
+/* --- a wider round after one in int4 sends along what was held back --- */
 
 #define ELEMENTS 300
 
@@ -143,6 +143,20 @@ static void pump(msdu__pipeline *p)
 {
     for (int i = 0; i < 1000 && msdu__pipeline_advance(p) != UINT64_MAX; i++) {
     }
+}
+
+/* One tensor over the fake backend, without a thread of its own. */
+static msdu_ctx *begin(const msdu_config *config, const msdu_tensor_desc *desc)
+{
+    msdu_ctx *ctx = NULL;
+    fake_reset();
+    ck_assert_int_eq(msdu_create(config, &ctx), MSDU_OK);
+    ctx->pipeline.backend = &fake_backend;
+    ctx->pipeline.clock = fake_clock;
+    ck_assert_int_eq(msdu_tensor_add(ctx, desc, NULL), MSDU_OK);
+    ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
+    msdu__worker_stop(&ctx->pipeline.worker);
+    return ctx;
 }
 
 /* One step over the fake backend, driven by hand, in this format. */
@@ -162,7 +176,6 @@ START_TEST(what_was_sent_along_is_held_back_again)
     float gradient[ELEMENTS];
     float held[ELEMENTS];
     float owned[ELEMENTS];
-    msdu_ctx *ctx = NULL;
     msdu_config config = MSDU_CONFIG_INIT;
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
     config.ranks = 2;
@@ -177,13 +190,7 @@ START_TEST(what_was_sent_along_is_held_back_again)
     for (int i = 0; i < ELEMENTS; i++) {
         gradient[i] = sinf((float)i);
     }
-    fake_reset();
-    ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
-    ctx->pipeline.backend = &fake_backend;
-    ctx->pipeline.clock = fake_clock;
-    ck_assert_int_eq(msdu_tensor_add(ctx, &desc, NULL), MSDU_OK);
-    ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
-    msdu__worker_stop(&ctx->pipeline.worker);
+    msdu_ctx *ctx = begin(&config, &desc);
     const msdu__run *run = &ctx->pipeline.runs[0];
     size_t own_bytes = run->share_count[0] * sizeof(float);
     ck_assert_int_eq(step_in(ctx, MSDU__WIRE_INT4), MSDU_OK);
@@ -203,6 +210,40 @@ START_TEST(what_was_sent_along_is_held_back_again)
     float mean = held[1] + 2 * owned[1] + 0.5F;
     float sum = 2 * (held[1] + owned[1]) + 1;
     ck_assert(fabsf(gradient[1] - (_i == 0 ? mean : sum)) < 1e-6F);
+    msdu_destroy(ctx);
+}
+END_TEST
+
+/* In every type, whatever the format: what is in no round's feedback would be lost. */
+START_TEST(wider_formats_send_it_along)
+{
+    static const int wide[] = {MSDU__WIRE_FLOAT32, MSDU__WIRE_BFLOAT16, MSDU__WIRE_FLOAT16};
+    static const int32_t dtypes[] = {MSDU_FLOAT32, MSDU_FLOAT16, MSDU_BFLOAT16};
+    float gradient[ELEMENTS];
+    msdu_config config = MSDU_CONFIG_INIT;
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    config.ranks = 2;
+    config.backend = "local";
+    config.domain = "gradient";
+    config.wire = "int4";
+    desc.name = "t";
+    desc.gradient = gradient;
+    desc.count = ELEMENTS;
+    desc.dtype = dtypes[_i / 3];
+    for (uint64_t i = 0; i < ELEMENTS; i++) {
+        ranks_put(desc.dtype, gradient, i, sin((double)i));
+    }
+    msdu_ctx *ctx = begin(&config, &desc);
+    const msdu__run *run = &ctx->pipeline.runs[0];
+    ck_assert_int_eq(step_in(ctx, MSDU__WIRE_INT4), MSDU_OK);
+    float held = run->residual[1];
+    ck_assert(run->has_residual && fabsf(held) > 0.01F);
+    memset(gradient, 0, sizeof(gradient));
+    ck_assert_int_eq(step_in(ctx, wide[_i % 3]), MSDU_OK);
+    ck_assert(!run->has_residual && run->residual[1] == 0);
+    /* the fake peer sends the same; in float32, 1 more */
+    double more = desc.dtype == MSDU_FLOAT32 && _i % 3 == 0 ? 0.5 : 0;
+    ck_assert(fabs(ranks_get(desc.dtype, gradient, 1) - ((double)held + more)) < 1e-3);
     msdu_destroy(ctx);
 }
 END_TEST
@@ -232,6 +273,7 @@ int main(void)
     tcase_add_loop_test(tcase, the_first_step_may_be_skipped, 0, 6);
     tcase_add_loop_test(tcase, every_style_of_trainer_sees_it, 0, 4);
     tcase_add_loop_test(tcase, what_was_sent_along_is_held_back_again, 0, 2);
+    tcase_add_loop_test(tcase, wider_formats_send_it_along, 0, 9);
     tcase_add_test(tcase, parameters_still_fail);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -157,6 +157,24 @@ class Commands(unittest.TestCase):
             _, listed, _ = self.call(train_table.main, *words, "--list")
             self.assertEqual(listed.count("search cnn ddp") + rows, len(plan.RATES["cnn"]))
 
+    def test_seeds_and_ratios_can_be_chosen(self) -> None:
+        pace = made_up("none", 0.0, purpose="pace", step_median_s=0.1, parameters=10 ** 6)
+        with tempfile.TemporaryDirectory() as folder, \
+                unittest.mock.patch("os.geteuid", return_value=0):
+            kept = pathlib.Path(folder, "records")
+            kept.mkdir()
+            record.save(pace, kept)
+            words = ["--out", folder, "--models", "cnn", "--list"]
+            rows = [row.split() for row in self.call(train_table.main, *words)[1].splitlines()]
+            self.assertEqual({row[4] for row in rows}, {"0", "1", "2", "3"})
+            ratios = {row[-1] for row in rows if row[1] in ("step", "whole")}
+            self.assertEqual(ratios, {"480", "120", "30", "1920"})
+            words += ["--seeds", "1", "--ratios", "4,16"]
+            rows = [row.split() for row in self.call(train_table.main, *words)[1].splitlines()]
+            self.assertEqual({row[4] for row in rows}, {"0", "1"})
+            ratios = {row[-1] for row in rows if row[1] in ("step", "whole")}
+            self.assertEqual(ratios, {"120", "30"})
+
 
 class Parts(unittest.TestCase):
     """What needs no second process."""
@@ -201,6 +219,7 @@ class Parts(unittest.TestCase):
         self.assertGreater(sizes["vgg"], 10 * sizes["cnn"])
         paper = models.build("resnet", 10, {"depth": 20, "width": 16})
         self.assertEqual(sum(p.numel() for p in paper.parameters()), 269722)  # 0.27 M in the paper
+        self.assertGreater(sizes["resnet18"], 11e6)
 
     def test_names_of_methods(self) -> None:
         self.assertEqual(methods.expand("local-16"), ("local", {"period": "16"}))
@@ -254,6 +273,33 @@ class Tables(unittest.TestCase):
         self.assertEqual(plan.best_of(records, "cnn", "local", "cifar100").lr, 0.1)
         runs = list(plan.accuracy(records, "cnn", "cifar100", (1,), ("local-32", "ddp")))
         self.assertEqual([one.lr for one in runs], [0.1, 0.05])
+
+    def test_first_samples_of_tiny_imagenet_are_of_all_classes(self) -> None:
+        try:
+            from PIL import Image
+        except ImportError as error:
+            self.skipTest(str(error))
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder, "tiny-imagenet-32")
+            for index in range(4):
+                images = root / "train" / f"n{index}" / "images"
+                images.mkdir(parents=True)
+                for number in range(10):
+                    Image.new("RGB", (32, 32), (index, 0, 0)).save(
+                        images / f"n{index}_{number}.JPEG")
+            (root / "val" / "images").mkdir(parents=True)
+            Image.new("RGB", (32, 32)).save(root / "val" / "images" / "val_0.JPEG")
+            (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn2\t0\t0\t1\t1\n")
+            made = data.load("tinyimagenet", folder, folder)
+            self.assertEqual(sorted(set(made.train.y[:12].tolist())), [0, 1, 2, 3])
+            self.assertEqual(made.test.y.tolist(), [2])
+            again = data.load("tinyimagenet", folder, folder)
+            self.assertTrue(np.array_equal(made.train.y, again.train.y))
+
+    def test_tiny_imagenet_takes_what_was_found_on_cifar(self) -> None:
+        records = [made_up("ddp", 33.0, 0, purpose="search", lr=0.1)]
+        self.assertEqual(plan.best_of(records, "cnn", "ddp", "tinyimagenet").lr, 0.1)
+        self.assertEqual(list(plan.search(records, "cnn", "ddp", "tinyimagenet")), [])
 
     def test_search_goes_on_where_the_best_is_at_the_edge(self) -> None:
         def tried(*finals: tuple[float, float]) -> list[float]:

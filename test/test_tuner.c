@@ -39,7 +39,8 @@ static world draw_world(double noise)
                  .slice_least = msdu__tuner_slice_least(model),
                  .slice_most = msdu__tuner_slice_most(model),
                  .window_least = 2,
-                 .window_most = 8},
+                 .window_most = 8,
+                 .is_whole = random_next(&seed_now) % 2 == 0},
         .cost = {.bytes_per_ns = draw(1e-3, 10),
                  .slice_ns = latency * draw(1.0 / 16, 4),
                  .latency_ns = latency},
@@ -68,7 +69,8 @@ static double loss_of(const world *w, msdu__tuning tuning)
     msdu__tuner_round round = {.bytes = (uint64_t)((double)w->args.model_bytes * w->wire),
                                .slices = (uint32_t)slices,
                                .window = tuning.window};
-    return msdu__tuner_loss_ns(&w->cost, &round, (double)round.bytes / slices);
+    return msdu__tuner_loss_ns(&w->cost, &round, w->args.is_whole ? 1 : round.window,
+                               (double)round.bytes / slices);
 }
 
 static double least_loss(const world *w)
@@ -98,13 +100,15 @@ static uint32_t run(const world *w, msdu__tuner *tuner)
 
 START_TEST(the_best_cut_follows_the_square_root)
 {
-    /* W = 2 and a latency that never shows: n g + W s / R has its least at n^2 = B W / (g R) */
+    /* W = 2 and a latency that never shows: n g + W s / R has its least at n^2 = B W / (g R); where
+     * all slices are waited for alike, at B / (g R) */
     world w = {.args = {.model_bytes = 1024 * MIB, .slice_least = 32 * KIB, .slice_most = 64 * MIB},
                .cost = {.bytes_per_ns = 1},
                .wire = 1};
     w.args.window_least = w.args.window_most = 2;
     for (uint64_t slices = 64; slices <= 8192; slices *= 2) {
-        w.cost.slice_ns = (double)w.args.model_bytes * 2 / (double)(slices * slices);
+        w.args.is_whole = _i == 1;
+        w.cost.slice_ns = (double)w.args.model_bytes * (2 - _i) / (double)(slices * slices);
         msdu__tuning present = {.slice_bytes = MIB, .window = 2};
         msdu__tuner_round now = round_of(&w, present);
         msdu__tuning best = msdu__tuner_best(&w.args, &w.cost, &now, present);
@@ -256,11 +260,41 @@ START_TEST(the_first_cut_has_many_slices_but_no_small_ones)
 }
 END_TEST
 
+START_TEST(a_narrow_slice_sends_no_more_and_leaves_room_for_order)
+{
+    for (int i = 0; i < WORLDS; i++) {
+        uint64_t model = (uint64_t)draw(1e5, 4e9);
+        double share = draw(1.0 / 50, 1);
+        uint32_t fragments = 1 + (uint32_t)(random_next(&seed_now) % 32);
+        uint64_t sent = (uint64_t)((double)model * share);
+        uint64_t first = msdu__tuner_first(model, 4).slice_bytes;
+        uint64_t bytes = msdu__tuner_narrow(first, model, sent, fragments);
+        uint64_t slices = fragments > 1 ? 4 * (uint64_t)fragments : 16;
+        ck_assert_uint_ge(bytes, first);
+        ck_assert_uint_eq(bytes & (bytes - 1), 0);
+        ck_assert_uint_le(bytes, 2 * MIB);
+        if (bytes > first) {
+            ck_assert(share * (double)bytes <= 1.25 * (double)first);
+            ck_assert_uint_ge(model / bytes, slices);
+        }
+        /* and nothing keeps it from doubling once more */
+        ck_assert(2 * share * (double)bytes > 1.24 * (double)first ||
+                  model / (2 * bytes) < slices || bytes == 2 * MIB);
+    }
+    uint64_t resnet = 4 * 25557032ULL;
+    ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, resnet, 1), MIB);
+    ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, resnet / 2, 1), 2 * MIB);
+    ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, (uint64_t)((double)resnet / 7.9), 1),
+                      2 * MIB);
+    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, resnet / 10, resnet / 79, 1), 512 * KIB);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("tuner");
     TCase *cases = tcase_create("tuner");
-    tcase_add_test(cases, the_best_cut_follows_the_square_root);
+    tcase_add_loop_test(cases, the_best_cut_follows_the_square_root, 0, 2);
     tcase_add_test(cases, a_long_latency_takes_more_slices_in_flight);
     tcase_add_test(cases, finds_the_best_of_a_known_world);
     tcase_add_test(cases, is_stable_under_noise);
@@ -268,6 +302,7 @@ int main(void)
     tcase_add_test(cases, keeps_within_its_bounds);
     tcase_add_test(cases, another_wire_is_measured_anew);
     tcase_add_test(cases, rounds_that_tell_nothing_are_passed_over);
+    tcase_add_test(cases, a_narrow_slice_sends_no_more_and_leaves_room_for_order);
     tcase_add_test(cases, the_first_cut_has_many_slices_but_no_small_ones);
     suite_add_tcase(suite, cases);
     return suite_run(suite);

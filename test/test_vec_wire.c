@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the wire formats' loops: right codes, equal bits in every variant. */
 #include <check.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@ static void fill(void)
 typedef struct coded {
     uint8_t codes[3][MOST];
     float value[3][MOST];
+    float dithered[2][MOST];
     float clamped[MOST];
     float added[MOST];
     float absmax;
@@ -46,6 +48,8 @@ static void run_wire(const msdu__vec_wire *wire, const float *x, uint64_t count,
     wire->decode8(out->codes[0], 1.0F / 37.0F, out->value[0], count);
     wire->decode4(out->codes[1], 1.0F / 3.0F, out->value[1], count);
     wire->decode2(out->codes[2], 0.25F, 1.5F, out->value[2], count);
+    wire->dither(x, (msdu__vec_steps){0.0F, 0.125F}, 77, 5, out->dithered[0], count);
+    wire->dither(x, (msdu__vec_steps){0.25F, 1.25F}, 78, 0, out->dithered[1], count);
     wire->clamp(x, 1.0F, out->clamped, count);
     wire->add(out->added, x, count);
     wire->add_clamped(out->added, x, count);
@@ -107,6 +111,27 @@ START_TEST(codes_decode_to_the_nearest_level)
 }
 END_TEST
 
+START_TEST(a_bad_value_is_found_wherever_it_is_and_not_cut)
+{
+    const msdu__vec_wire *wire = msdu__vec_variant((uint32_t)_i)->wire;
+    static const float bad[3] = {NAN, INFINITY, -INFINITY};
+    float x[100];
+    float cut[100];
+    for (int i = 0; i < 100; i++) {
+        x[i] = i % 2 == 0 ? FLT_MAX : -FLT_MAX;
+    }
+    for (uint64_t at = 0; at < 100; at++) {
+        const float was = x[at];
+        x[at] = bad[at % 3];
+        ck_assert(wire->is_finite(x, at) && !wire->is_finite(x, at + 1));
+        wire->clamp(x, 2.0F, cut, 100);
+        ck_assert(at % 3 == 0 ? isnan(cut[at]) : cut[at] == x[at]);
+        ck_assert(cut[(at + 1) % 100] == copysignf(2.0F, x[(at + 1) % 100]));
+        x[at] = was;
+    }
+}
+END_TEST
+
 START_TEST(packed_codes_touch_no_byte_too_many)
 {
     const msdu__vec_wire *wire = msdu__vec_variant((uint32_t)_i)->wire;
@@ -143,6 +168,7 @@ int main(void)
     TCase *cases = tcase_create("vec_wire");
     tcase_add_loop_test(cases, every_variant_of_the_wire_loops_gives_the_same_bits, 0, variants);
     tcase_add_loop_test(cases, codes_decode_to_the_nearest_level, 0, variants);
+    tcase_add_loop_test(cases, a_bad_value_is_found_wherever_it_is_and_not_cut, 0, variants);
     tcase_add_loop_test(cases, packed_codes_touch_no_byte_too_many, 0, variants);
     suite_add_tcase(suite, cases);
     return suite_run(suite);

@@ -16,6 +16,7 @@ static void learn(msdu__interval_state *state, bool is_gradient, int wire, doubl
     stats.delay_steps = is_gradient ? 0 : 1;
     stats.is_gradient = is_gradient;
     stats.wire = wire;
+    stats.link_wire = wire;
     stats.link_ns = (uint64_t)(1e6 * link_ms * args.wires[wire].bits / 32);
     stats.wait_ns = (uint64_t)(1e6 * wait_ms);
     msdu__waiting_learn(&args, &stats, state);

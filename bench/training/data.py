@@ -184,11 +184,14 @@ def _decode_tiny(data: pathlib.Path) -> dict[str, np.ndarray]:
         words = (key if split == "train" else label_of[key] for _, key in pairs)
         arrays[f"{split}_x"] = np.stack([pixels for pixels, _ in pairs])
         arrays[f"{split}_y"] = np.array([number[word] for word in words], np.int64)
-    return arrays
+    # files come class by class, and a run may take the first samples only
+    mixed = np.random.default_rng(0).permutation(len(arrays["train_y"]))
+    return {**arrays, "train_x": arrays["train_x"][mixed], "train_y": arrays["train_y"][mixed]}
 
 
 def _load_tiny(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
-    return _images("tinyimagenet", _cached(cache, "tinyimagenet", lambda: _decode_tiny(data)), 200)
+    arrays = _cached(cache, "tinyimagenet-mixed", lambda: _decode_tiny(data))
+    return _images("tinyimagenet", arrays, 200)
 
 
 def _load_shakespeare(data: pathlib.Path, cache: pathlib.Path) -> Dataset:

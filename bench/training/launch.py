@@ -115,7 +115,9 @@ def _on_loopback(options: Options, ranks: int, work: pathlib.Path, seconds: floa
               "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
               "GLOO_SOCKET_IFNAME": "lo"}
     command = _rank_command(options, work / "result.json")
-    _run([(command, _environment({**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
+    # NCCL refuses a second rank on a GPU, unless it seems to be another host's
+    _run([(command, _environment({**common, "RANK": str(rank), "LOCAL_RANK": str(rank),
+                                  "NCCL_HOSTID": f"msdu-{rank}"}))
           for rank in range(ranks)], work, seconds)
 
 

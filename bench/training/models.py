@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of the comparison, from few to many bytes per operation; sizes are parameters.
 
-The defaults are small enough for four ranks on two cores; the sizes of the papers are reached
+The defaults, all but resnet18, are small enough for four ranks on two cores; the sizes of the papers are reached
 with --size, such as `depth=20,width=16` for the ResNet-20 of arXiv:1512.03385, section 4.2.
 """
 from __future__ import annotations
@@ -51,18 +51,16 @@ class Block(nn.Module):
         return functional.relu(y + shortcut)
 
 
-class ResNet(nn.Module):
-    """ResNet for 32x32 images (arXiv:1512.03385, section 4.2): depth 6 n + 2, three stages."""
+class Residual(nn.Module):
+    """Blocks behind one convolution; each stage halves the image and doubles the width."""
 
-    def __init__(self, classes: int, depth: int = 8, width: int = 16) -> None:
+    def __init__(self, classes: int, stages: int, blocks_each: int, width: int) -> None:
         super().__init__()
-        if depth < 8 or depth % 6 != 2:
-            raise ValueError(f"depth {depth} is not 6 n + 2 with n at least 1")
         self.stem = nn.Conv2d(3, width, 3, 1, 1, bias=False)
         self.stem_norm = nn.BatchNorm2d(width)
         blocks, inputs = [], width
-        for stage in range(3):
-            for i in range((depth - 2) // 6):
+        for stage in range(stages):
+            for i in range(blocks_each):
                 outputs = width << stage
                 blocks.append(Block(inputs, outputs, 2 if stage and i == 0 else 1))
                 inputs = outputs
@@ -74,6 +72,23 @@ class ResNet(nn.Module):
         x = self.blocks(functional.relu(self.stem_norm(self.stem(x))))
         y: Tensor = self.head(x.mean((2, 3)))
         return y
+
+
+class ResNet(Residual):
+    """ResNet for 32x32 images (arXiv:1512.03385, section 4.2): depth 6 n + 2, three stages."""
+
+    def __init__(self, classes: int, depth: int = 8, width: int = 16) -> None:
+        if depth < 8 or depth % 6 != 2:
+            raise ValueError(f"depth {depth} is not 6 n + 2 with n at least 1")
+        super().__init__(classes, 3, (depth - 2) // 6, width)
+
+
+class ResNet18(Residual):
+    """The blocks of ResNet-18 (arXiv:1512.03385, table 1), shortcuts of option A, behind a stem for
+    32x32 images: 11 million parameters, for a GPU."""
+
+    def __init__(self, classes: int, width: int = 64) -> None:
+        super().__init__(classes, 4, 2, width)
 
 
 class WideVgg(nn.Module):
@@ -178,6 +193,7 @@ class Kind:
 KINDS = {
     "cnn": Kind(SmallCnn, "cifar100", "sgd", 0.05, 32, 6, 25000, 0.0),
     "resnet": Kind(ResNet, "cifar100", "sgd", 0.1, 32, 6, 12800, 5e-4),
+    "resnet18": Kind(ResNet18, "cifar100", "sgd", 0.1, 32, 10, 0, 5e-4),
     "vgg": Kind(WideVgg, "cifar100", "sgd", 0.05, 32, 6, 12800, 5e-4),
     "gpt": Kind(CharacterGpt, "shakespeare", "adamw", 2e-3, 8, 2, 15000, 0.1),
 }

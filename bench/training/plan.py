@@ -23,6 +23,7 @@ from .record import Record
 RATIOS = (4.0, 1.0, 16.0, 0.25)  # communication over computation of DDP, most telling first
 SEARCH_SEED = 0
 SEARCH_EPOCHS = {"resnet": 2, "vgg": 2}  # where a full run is too long for a grid
+SEARCHED_ON = {"tinyimagenet": "cifar100"}  # every method takes what it found for the model there
 SEEDS = (1, 2, 3)
 RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.1, 0.025),
          "gpt": (2e-3, 4e-3, 1e-3)}
@@ -37,8 +38,9 @@ CAPS = tuple((("drift_exponent", exponent), ("interval_steps", steps),
               ("target_overhead", "0.0001"), ("wire", "int4"))
              for steps in ("4", "8") for exponent in ("1", "2"))
 SHORT_FRONTIER = ((1, "int4"), (2, "int4"), (4, "ternary"), (8, "ternary"), (1, "sparse"),
-                  (2, "sparse"))
+                  (2, "sparse"), (4, "sparse"))
 STEPS = {"pace": 352, "step": 288}  # what is not timed, then whole windows (rank.py)
+LONG_STEPS = {"vgg": 160}  # for "step", where each takes long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,13 @@ class Planned:
     epochs: int | None = None
 
 
+def steps_of(one: Planned) -> int:
+    """Steps after which a run ends; 0: all epochs."""
+    if one.part == "step" and one.model in LONG_STEPS:
+        return LONG_STEPS[one.model]
+    return STEPS.get(one.part, 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """Methods that share what one of them found in the search."""
@@ -71,6 +80,7 @@ FAMILIES = {
     "postlocal": Family("postlocal", (("period", "8"),)),
     "diloco": Family("diloco", (("outer_lr", "0.7"), ("outer_momentum", "0.6"),
                                 ("period", "16"))),
+    "ours-h1": Family("ours-h1-int4"),
     "ours": Family("ours-h4-int4"),
 }
 
@@ -79,7 +89,8 @@ def family_of(method: str) -> str:
     """Name of the family that a method belongs to."""
     for start, family in (("ddp", "ddp"), ("none", "ddp"), ("powersgd", "powersgd"),
                           ("postlocal", "postlocal"), ("hierarchical", "postlocal"),
-                          ("local", "local"), ("diloco", "diloco"), ("ours", "ours")):
+                          ("local", "local"), ("diloco", "diloco"), ("ours-h1-", "ours-h1"),
+                          ("ours", "ours")):
         if method.startswith(start):
             return family
     raise ValueError(f"method {method!r} belongs to no family")
@@ -113,6 +124,7 @@ class Best:
 
 def best_of(records: list[Record], model: str, family: str, dataset: str) -> Best:
     """What the search found; before it has run: what DDP found, or the model's default."""
+    dataset = SEARCHED_ON.get(dataset, dataset)
     found: Record | None = None
     for one in records:
         if (one["purpose"], one["model"], one["dataset"]) != ("search", model, dataset):
@@ -145,6 +157,8 @@ def _grid(records: list[Record], model: str, family: str, dataset: str) -> list[
 
 def search(records: list[Record], model: str, family: str, dataset: str) -> Iterator[Planned]:
     """Learning rates of a family; for DiLoCo then the outer settings at the best of them."""
+    if dataset in SEARCHED_ON:
+        return
     one = FAMILIES[family]
     for lr in _grid(records, model, family, dataset):
         yield Planned("search", model, one.representative, SEARCH_SEED, lr, one.settings,
@@ -185,7 +199,7 @@ def frontier(model: str) -> tuple[str, ...]:
     """Fixed pairs of interval and wire; first some whose mean comes in time (-block), by which
     one sees what the delay of the default overlap costs."""
     pairs = FRONTIER if model == "cnn" else SHORT_FRONTIER
-    pairs += ((16, "ternary"),) if model == "gpt" else ()  # adaptive steps bear more
+    pairs += ((16, "ternary"), (8, "sparse")) if model == "gpt" else ()  # adaptive steps bear more
     late = tuple(f"ours-h{h}-{wire}" for h, wire in pairs)
     exact = BLOCKING if model == "cnn" else BLOCKING[:1]
     return tuple(f"ours-h{h}-{wire}-block" for h, wire in exact) + late
@@ -229,6 +243,7 @@ def stages(records: list[Record], model: str, dataset: str) -> list[Iterator[Pla
         yield from search(records, model, "ddp", dataset)
         yield from accuracy(records, model, dataset, SEEDS, ("ddp",))
         yield from search(records, model, "ours", dataset)
+        yield from search(records, model, "ours-h1", dataset)
         yield from accuracy(records, model, dataset, SEEDS[:1], frontier(model))
 
     def second() -> Iterator[Planned]:

@@ -224,7 +224,8 @@ class Run:
             "step_median_s": max(one["step_s"] for one in everyone),
             "final_train_loss": sum(self.progress.losses[-50:]) / len(
                 self.progress.losses[-50:]),
-            **self.method.facts()}
+            **({"gpu": torch.cuda.get_device_name(self.device)}
+               if self.device.type == "cuda" else {}), **self.method.facts()}
 
 
 def train_once(options: Options) -> dict[str, Any]:
@@ -239,7 +240,9 @@ def train_once(options: Options) -> dict[str, Any]:
 def main(options: Options, result_file: str) -> None:
     """Body of a rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which."""
     torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=10))
+    is_host = torch.device(options.device).type == "cpu"
+    backend = "gloo" if is_host else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=datetime.timedelta(minutes=10))
     result = train_once(options)
     if dist.get_rank() == 0:
         part = f"{result_file}.{os.getpid()}"

@@ -19,7 +19,8 @@ on machines of their own, by the same factor for every method. `fewer` is how ma
 bytes than a float32 allreduce in every step (2 (N - 1) / N times 4 bytes for each parameter). Bytes
 are counted by the kernel on each rank's TCP connections and have all protocol of the method in
 them. `+-` is the standard deviation over seeds, `to DDP` the mean difference over the seeds that
-both have. The search used a seed of its own.
+both have. The search used a seed of its own; on Tiny-ImageNet every method takes what its search
+found for the model on CIFAR-100.
 
 Not in the tables: DASO of heat 1.8.0, which takes the rank modulo the number of GPUs of a node, has
 no communicators below two of them, and wants torch below 2.11.1; DDP's bf16 hook, which PyTorch

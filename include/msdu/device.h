@@ -118,7 +118,7 @@ typedef struct msdu_pass {
     float *sum;            /* REDUCE: count floats */
     msdu_sums *sums;       /* written, in shared memory; NULL: not wanted */
     float *sketch;         /* 64 floats, written, in shared memory */
-    uint64_t seed;         /* SKETCH */
+    uint64_t seed;         /* SKETCH; ENCODE, REDUCE: key of the noise, 0: rounds to the nearest */
     int32_t format;        /* ENCODE, REDUCE, DECODE: msdu_pass_format */
     uint32_t block;        /* elements of a block of codes */
     int32_t ranks;         /* REDUCE: contributions, one behind the other, and their distance */
@@ -160,6 +160,11 @@ typedef struct msdu_device {
     /* `stream` waits for all passes launched so far; is_host: the calling thread does, up to the
      * deadline. Thread: any. */
     msdu_status (*before)(struct msdu_comm *comm, void *stream, int32_t is_host);
+    /* Optional from here on: NULL or beyond size means "not provided". */
+    /* Zeroed memory, aligned to 64 bytes, for what all ranks send and receive, and nothing else:
+     * the backend may prepare it. Asked for once, by all ranks alike, and released like the rest.
+     * NULL: allocate() will do. Blocks. */
+    msdu_status (*exchange)(struct msdu_comm *comm, uint64_t bytes, void **memory_out);
 } msdu_device;
 
 #ifdef __cplusplus

@@ -173,7 +173,7 @@ typedef struct msdu_config {
     const char *commit;       /* "round", "tensor": when reduced gradients are released */
     const char *reduce;       /* "mean", "sum" of gradients */
     const char *broadcast;    /* "no", "yes": rank 0's parameters at start */
-    const char *check_finite; /* "yes", "no", "skip": what a NaN or infinity does */
+    const char *check_finite; /* "yes", "no", "skip", "pass": what a NaN or infinity does */
     const char *state;        /* optimizer state: "local", "average", "reset" */
     int64_t delay_steps;      /* tau of delayed, streamed and auto; default 1 */
     int64_t fragments;        /* P of streamed; default 8 */
@@ -211,7 +211,8 @@ typedef struct msdu_config {
     const char *nesterov; /* "no", "yes" */
 
     /* slices and wire */
-    uint64_t slice_bytes; /* largest slice; default: by the size of the model, then as measured */
+    uint64_t slice_bytes; /* largest slice; default: by the size of the model and the wire, then as
+                             measured */
     uint64_t fuse_bytes;  /* smaller tensors are fused up to this; default slice_bytes, at most
                              1 MiB */
     int64_t window;       /* slices in flight; default 4 */
@@ -228,6 +229,8 @@ typedef struct msdu_config {
     /* Lines `name = value` as in an ini file; wins over the fields above. Says what a field cannot:
      * an explicit zero, or a setting that the caller's header does not know. NULL: none */
     const char *settings;
+
+    const char *wire_rounding; /* int8, int4, ternary: "nearest", "stochastic" */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)
@@ -258,7 +261,7 @@ typedef struct msdu_summary {
     uint64_t rounds;         /* synchronizations completed; one counts when all its work is done,
                                 a moment after its last tensor is free */
     uint64_t bytes_sent;     /* payload this rank sent for synchronizations */
-    uint64_t bytes_plain;    /* what a float32 allreduce every step would have sent */
+    uint64_t bytes_plain;    /* what an allreduce a step, in the tensors' types, would send */
     uint64_t wait_ns;        /* owner blocked in step, wait and finish */
     uint64_t elapsed_ns;     /* since msdu_start() */
     uint64_t plan_renewals;  /* times the order of slices was renewed */
@@ -418,6 +421,11 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t
  * (the text names it and its tensor) had a NaN or infinity, the gradients of this step are NaN on
  * all ranks, every wait for one of them says so, and the next step goes on as if the round had
  * not been. Parameters (parameter domain) and shadowed gradients (accumulated) still fail.
+ * With check_finite = pass, for trainers that look themselves (as AMP's loss scaling does), a
+ * gradient that holds NaN or infinity on some rank, or overflows in the sum, comes back so on all
+ * ranks, with the other elements of its block where the wire is narrow; MSDU_OK is returned. What
+ * error feedback held back is dropped on all ranks then, as the trainer will drop that step.
+ * Parameters and shadowed gradients fail as with skip.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what);
 
@@ -447,10 +455,11 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_meet(msdu_ctx *ctx);
  * trainer's optimizer has done, or will have, with the gradients that it was given so far.
  *
  * id        a tensor whose gradient was not announced in this step, or was waited for
- * apart_out size, parameter and momentum are set by the caller, with room for the tensor's elements
- *           as float64 of a float64 tensor, else float32
+ * apart_out size, parameter and momentum are set by the caller, with room in the host's memory for
+ *           the tensor's elements as float64 of a float64 tensor, else float32
+ * Waits for a device where tensors are in its memory.
  * Returns MSDU_OK, ERR_INVALID, ERR_STATE (not started, finished, or not waited for),
- * ERR_UNSUPPORTED (another domain, or memory of a device), or the context's failure.
+ * ERR_UNSUPPORTED (another domain), ERR_NO_MEMORY, or the context's failure.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id,
                                                     msdu_apart *apart_out);

@@ -20,12 +20,13 @@ from ctypes import (
 from pathlib import Path
 from typing import Any, Optional
 
-# msdu_what, msdu_dtype, msdu_role of msdu.h
+# msdu_what, msdu_dtype, msdu_role, msdu_place of msdu.h
 GRADIENT = 1
 PARAMETER = 2
 ALL_TENSORS = 0xFFFFFFFF
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
 ROLE_MODEL, ROLE_STATE, ROLE_BUFFER, ROLE_FIXED = range(4)
+PLACE_HOST, PLACE_DEVICE = range(2)
 
 ERR_INVALID = -1
 ERR_UNSUPPORTED = -2

@@ -141,7 +141,9 @@ class Attachment(Session):
         is_gradient = after.domain == b"gradient" and self.ranks > 1
         if is_gradient and _level.needs_level(self.optimizers):
             # joining ends with one step in which no rank had a batch; fewer there are not
-            _level.level(self.optimizers, *self._given, has_all=after.steps <= before + 1)
+            has_all = after.steps <= before + 1
+            device = self._context.device
+            _level.level(self.optimizers, *self._given, device=device, has_all=has_all)
 
     def synchronize(self) -> None:
         """Make all ranks equal to the bit now (evaluation, a checkpoint). All ranks call it after
@@ -194,7 +196,8 @@ class Attachment(Session):
             raise _tensors.invalid("record: the last recording is not over")
         if self.rank == 0:
             about = f"rank 0 of {self.ranks}, {self._slots[0].device.type}"
-            self._recorder = Recorder(self.model, self._slots, path, passes, about)
+            settle = self._context.settle
+            self._recorder = Recorder(self.model, self._slots, path, passes, about, settle)
 
     # --- state ---
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from . import _abi, _context
+from . import _abi, _device
 from ._tensors import invalid
 
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _ADAMS = tuple(
     getattr(torch.optim, name)
     for name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam")
@@ -31,13 +30,14 @@ def settings(
     """``given`` and what it leaves open: backend by device, broadcast, check_finite, optimizer.
 
     Raises:
-        msdu.Error: a device without a backend, or an optimizer that the accumulated domain cannot
-            follow.
+        msdu.Error: a device without a backend, a backend that does not reach it, or an optimizer
+            that the accumulated domain cannot follow.
     """
     chosen = dict(given)
     chosen.setdefault("broadcast", "yes")
     chosen.setdefault("check_finite", "skip")
-    chosen.setdefault("backend", _backend(device))
+    _device.check_backend(_effective(given, "backend"), device)
+    chosen.setdefault("backend", _device.kind_of(device).backend)
     if (_effective(given, "state") or "local") != "local":
         raise _abi.Error(
             _abi.ERR_UNSUPPORTED,
@@ -47,18 +47,6 @@ def settings(
     if "optimizer" not in given and optimizers:
         chosen.update(_of_optimizer(optimizers, _effective(given, "domain") == "accumulated"))
     return {name: value for name, value in chosen.items() if value is not None}
-
-
-def _backend(device: torch.device) -> str:
-    name = _BACKENDS.get(device.type)
-    if name is None:
-        known = ", ".join(_BACKENDS)
-        raise invalid(f"no backend for parameters on {device.type}; there is one for {known}")
-    if name != "gloo":
-        # One rank would get the built-in backend, which knows host memory only: ask for the module
-        # as two would, and let the library say what it misses.
-        _context.Context({"backend": name, "ranks": 2, "rank": 0}).destroy()
-    return name
 
 
 def _of_optimizer(optimizers: Sequence[torch.optim.Optimizer], must_follow: bool) -> dict[str, Any]:

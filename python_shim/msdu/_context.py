@@ -46,8 +46,10 @@ os.register_at_fork(after_in_child=_disown_all)
 class Context:
     """Owner of an msdu_ctx. Errors are :class:`msdu.Error` with the library's text.
 
-    ``handle`` is None once destroyed, or in a forked child.
+    ``handle`` is None once destroyed, or in a forked child. ``place``: where its tensors are.
     """
+
+    place = _abi.PLACE_HOST
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.lib = lib = _abi.library()
@@ -104,6 +106,7 @@ class Context:
             dtype=dtype,
             role=role,
             priority=order,
+            place=self.place,
         )
         number = ctypes.c_uint32()
         self.call(self.lib.tensor_add, ctypes.byref(desc), ctypes.byref(number))

@@ -7,6 +7,7 @@ The exchange is in place, in autograd's own memory: no copy on the way.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any, Callable, NoReturn, Optional
 
@@ -14,7 +15,7 @@ import torch
 from torch.autograd import Variable
 
 from . import _abi, _tensors
-from ._context import Context
+from ._device import Host
 
 # Value of a parameter that was used, in the tensor that tells the other ranks. Its square is zero
 # in float64, so it does not count in the norms by which the library steers.
@@ -29,8 +30,12 @@ IGNORE, NOTE, EXCHANGE = range(3)
 
 
 def _nested() -> bool:
-    """Is this backward pass run by another one (a reentrant checkpoint)?"""
-    depth, frame = 0, sys._getframe(1)
+    """Is this backward pass run by another one (a reentrant checkpoint)?
+
+    On a GPU hooks run in threads of the engine, which know nothing of the outermost call.
+    """
+    is_engines = isinstance(threading.current_thread(), threading._DummyThread)
+    depth, frame = int(is_engines), sys._getframe(1)
     while frame is not None:
         depth += frame.f_code is _ENGINE_CODE
         frame = frame.f_back  # type: ignore[assignment]
@@ -50,7 +55,7 @@ class Gradients:
 
     def __init__(
         self,
-        context: Context,
+        context: Host,
         slots: Sequence[_tensors.Slot],
         unused: bool,
         on_begin: Callable[[], None],
@@ -62,7 +67,6 @@ class Gradients:
         self.fired = bytearray(len(slots))
         self._context = context
         self._set = context.lib.tensor_set
-        self._ready = context.lib.tensor_ready
         self._slots = slots
         self._on_begin = on_begin
         self._on_end = on_end
@@ -70,11 +74,11 @@ class Gradients:
         self._left = len(slots)
         self._held: list[torch.Tensor] = []
         self._sparse: list[tuple[_tensors.Slot, torch.Tensor]] = []
-        self._reserve = _tensors.Reserve(slots)
+        self._reserve = context.reserve(slots)
         self._used: Optional[torch.Tensor] = None
         self._used_id = -1
         if unused:
-            self._used = torch.zeros(2, len(slots), dtype=torch.float64)
+            self._used = context.empty((2, len(slots)), torch.float64).zero_()
         self._hooks = self._listen()
 
     def _listen(self) -> list[Any]:
@@ -177,17 +181,14 @@ class Gradients:
         self._hand_over(slot, grad)
 
     def _hand_over(self, slot: _tensors.Slot, grad: torch.Tensor) -> None:
-        handle = self._context.handle
         pointer = grad.data_ptr()
         if pointer != slot.grad_pointer:
-            code = self._set(handle, slot.id, _abi.GRADIENT, pointer)
+            code = self._set(self._context.handle, slot.id, _abi.GRADIENT, pointer)
             if code < 0:
                 self._context.lib.check(code)
             slot.grad_pointer = pointer
         self._held.append(grad)  # nobody frees it while the library has it
-        code = self._ready(handle, slot.id, _abi.GRADIENT)
-        if code < 0:
-            self._context.lib.check(code)
+        self._context.announce(slot.id, _abi.GRADIENT)
 
     def _adopt(self, slot: _tensors.Slot, param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         """A gradient that does not lie as its parameter does, as one that does."""
@@ -198,15 +199,18 @@ class Gradients:
                 f"{list(slot.shape)} {slot.dtype}"
             )
         if grad.layout is not torch.strided:
-            dense = grad.to_dense()
+            dense = self._dense(slot, grad)
             slot.is_sparse = True
             self._sparse.append((slot, dense))
             return dense
         if all(a == b or n == 1 for a, b, n in zip(grad.stride(), slot.stride, slot.shape)):
             return grad
-        grad = torch.empty_strided(slot.shape, slot.stride, dtype=slot.dtype).copy_(grad)
+        grad = self._context.empty(slot.shape, slot.dtype, slot.stride).copy_(grad)
         param.grad = grad
         return grad
+
+    def _dense(self, slot: _tensors.Slot, sparse: torch.Tensor) -> torch.Tensor:
+        return self._context.empty(slot.shape, slot.dtype, slot.stride).zero_().add_(sparse)
 
     # --- the end of a backward pass ---
 
@@ -233,16 +237,15 @@ class Gradients:
             self._used[1].fill_(_USED)
             if stand_ins:
                 self._used[1][[index for index, _ in stand_ins]] = 0.0
-            self._context.call(self._ready, self._used_id, _abi.GRADIENT)
+            self._context.announce(self._used_id, _abi.GRADIENT)
         self.not_finite = None
         try:
-            self._context.call(self._context.lib.tensor_wait, _abi.ALL_TENSORS, _abi.GRADIENT)
+            self._context.wait(_abi.ALL_TENSORS, _abi.GRADIENT)
         except _abi.Error as problem:
             if problem.code != _abi.ERR_NOT_FINITE:
-                raise
+                raise  # what was announced is still held: the library may be at it
             self.not_finite = problem  # the optimizer must not step; GradScaler sees to it itself
-        finally:
-            self._held.clear()
+        self._context.let_go(self._held)
         self._give_back(stand_ins)
 
     def _announce_missing(self) -> list[tuple[int, torch.Tensor]]:
@@ -287,4 +290,4 @@ class Gradients:
         for index, mean in stand_ins:
             if marks[index] > 0:
                 slot = self._slots[index]
-                slot.param.grad = mean.to_sparse(1) if slot.is_sparse else mean.clone()
+                slot.param.grad = mean.to_sparse(1) if slot.is_sparse else self._reserve.own(mean)

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from . import _abi, _rendezvous, _settings, _tensors
-from ._context import Context
+from . import _abi, _device, _rendezvous, _settings, _tensors
 
 _KEPT = ("backend", "deadline_ms", "interface", "job", "ranks", "rank", "rendezvous", "secret",
          "tls_ca", "tls_cert", "tls_key")  # fmt: skip
@@ -73,6 +72,7 @@ def level(
     optimizers: Sequence[torch.optim.Optimizer],
     given: Mapping[str, Any],
     process_group: Any,
+    device: torch.device,
     has_all: bool,
 ) -> None:
     """Make optimizer states equal on all ranks: the mean over those that missed nothing.
@@ -81,34 +81,40 @@ def level(
         optimizers: all of an attachment.
         given: settings as the caller gave them.
         process_group: as the caller gave it.
+        device: of the parameters.
         has_all: did this rank step in every step of the epoch?
 
     Raises:
         msdu.Error: a rank's optimizer has no state yet, or another one's.
     """
     settings = {name: given[name] for name in _KEPT if name in given}
+    settings.setdefault("backend", _device.kind_of(device).backend)
     settings["job"] = f"{settings.get('job', 'msdu')}-join"
     if settings.get("rendezvous"):
         settings["rendezvous"] = _next_port(settings["rendezvous"])
     with _connection_only():
         settings.update(_rendezvous.place(settings, process_group))
-        context = Context({**settings, "broadcast": "no", "check_finite": "no"})
+        given = {**settings, "broadcast": "no", "check_finite": "no"}
+        context = _device.kind_of(device)(given, device)
         try:
             _average(context, _states(optimizers), has_all)
         finally:
             context.destroy()
 
 
-def _average(context: Context, states: list[tuple[str, torch.Tensor]], has_all: bool) -> None:
-    model = torch.zeros(2, dtype=torch.float64)  # the library wants one
+def _average(context: _device.Host, states: list[tuple[str, torch.Tensor]], has_all: bool) -> None:
+    model = context.empty((2,), torch.float64).zero_()  # the library wants one
     context.add(
         "model", model[0:].data_ptr(), model[1:].data_ptr(), 1, _abi.FLOAT64, _abi.ROLE_MODEL, 0
     )
-    copies = [state.detach().clone(memory_format=torch.contiguous_format) for _, state in states]
-    for (name, _), copy in zip(states, copies):
+    # copies also because some may be elsewhere: torch keeps steps on the host
+    copies = [context.empty(state.shape, state.dtype) for _, state in states]
+    for (name, state), copy in zip(states, copies):
+        copy.copy_(state.detach())
         kind = _tensors.DTYPES[copy.dtype]
         place = (copy.data_ptr(), 0, copy.numel())
         context.add(_tensors.label(name, copy), *place, kind, _abi.ROLE_BUFFER, 0)
+    context.settle()
     context.call(context.lib.start)
     context.call(context.lib.set_weight, 1.0 if has_all else 0.0)
     context.call(context.lib.finish)

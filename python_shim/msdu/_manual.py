@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 import torch
 import torch.distributed as dist
 
-from . import _tensors
+from . import _device, _tensors
 from ._gradients import Gradients
 
 logger = logging.getLogger("msdu")
@@ -59,7 +59,7 @@ class Done:
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future that is set."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future: torch.futures.Future[list[torch.Tensor]] = _device.future_of(self._tensor)
         future.set_result([self._tensor])
         return future
 

@@ -76,6 +76,7 @@ class Recorder:
         path: where the profile goes.
         passes: forward and backward passes whose median is written.
         about: what the profile says of itself, after "recorded by msdu.attach: ".
+        settle: waits until the device has done what it was given.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Recorder:
         path: Union[str, os.PathLike[str]],
         passes: int,
         about: str,
+        settle: Callable[[], None],
     ) -> None:
         if passes < 1:
             raise _tensors.invalid(f"record: {passes} passes")
@@ -101,12 +103,10 @@ class Recorder:
         self._is_broken = True  # no pass is under way from its beginning
         self._hooks: list[Any] = []
         self._layers = self._find_layers(model, slots)
-        self._is_cuda = any(slot.device.type == "cuda" for slot in slots)
+        self._settle = settle
         self._listen(model)
 
-    def _find_layers(
-        self, model: torch.nn.Module, slots: Iterable[_tensors.Slot]
-    ) -> list[_Layer]:
+    def _find_layers(self, model: torch.nn.Module, slots: Iterable[_tensors.Slot]) -> list[_Layer]:
         """Every trained tensor is in the first module that has it."""
         left = {id(slot.param): slot for slot in slots}
         layers = []
@@ -152,8 +152,7 @@ class Recorder:
         return before, begin, after
 
     def _now(self) -> float:
-        if self._is_cuda:
-            torch.cuda.synchronize()
+        self._settle()
         return time.perf_counter()
 
     def _close(self, now: float) -> None:

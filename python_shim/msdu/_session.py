@@ -9,8 +9,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import _abi, _choose, _moments, _rendezvous, _settings, _tensors
-from ._context import Context
+from . import _abi, _choose, _device, _moments, _rendezvous, _settings, _tensors
 from ._gradients import EXCHANGE, IGNORE, NOTE, Gradients
 from ._record import Recorder
 from ._summary import History, Summary
@@ -81,7 +80,7 @@ class Session:
         self._given = (settings, process_group)
         _settings.check(settings)
         slots = self._trained()
-        device = _tensors.device_of(slots)
+        device = _device.of((slot.name, slot.device) for slot in slots)
         given = _choose.settings(settings, self.optimizers, device)
         given.update(_rendezvous.place(given, process_group))
         self._moments = _moments.SecondMoments(self.optimizers if should_scale else [])
@@ -102,7 +101,7 @@ class Session:
         self._stepped: set[int] = set()
         self._in_step = False
         self._lr: Optional[float] = None
-        self._context = Context(given)
+        self._context = _device.kind_of(device)(given, device)
         self._gradients = self._source(
             self._context, slots, unused, self._pass_begins, self._pass_ends
         )
@@ -130,6 +129,7 @@ class Session:
             self._waits.add(slot.param, slot.id)
         self._buffers: list[tuple[_tensors.Slot, torch.nn.Module, str]] = []
         fixed = self._register_rest(buffers)
+        self._context.settle()
         self._context.call(self._context.lib.start)
         for one in fixed:
             one.finish()
@@ -158,9 +158,12 @@ class Session:
         self._frozen: list[tuple[str, torch.Tensor]] = [
             (name, p) for name, p in self.model.named_parameters() if id(p) not in trained
         ]
+        buffer_list = list(self.model.named_buffers())
+        rest = [*self._frozen, *buffer_list]
+        _device.of((n, t.device) for n, t in [(self._slots[0].name, self._params[0]), *rest])
         for name, tensor in self._frozen:
             self._register_fixed(name, tensor, fixed)
-        for name, tensor in self.model.named_buffers():
+        for name, tensor in buffer_list:
             if buffers == "average" and tensor.dtype in _tensors.DTYPES and tensor.numel():
                 self._register_buffer(name, tensor, fixed)
             else:
@@ -170,7 +173,7 @@ class Session:
     def _register_fixed(self, name: str, tensor: torch.Tensor, fixed: list[_tensors.Fixed]) -> None:
         if tensor.numel() == 0:
             return
-        one = _tensors.Fixed(name, tensor)
+        one = _tensors.Fixed(name, tensor, self._context)
         fixed.append(one)
         self._context.add(
             _tensors.label(name, tensor),
@@ -241,7 +244,7 @@ class Session:
             self._close_step()
 
     def _wait(self, number: int) -> None:
-        self._context.call(self._context.lib.tensor_wait, number, _abi.PARAMETER)
+        self._context.wait(number, _abi.PARAMETER)
 
     # --- hooks of the optimizers ---
 
@@ -304,6 +307,7 @@ class Session:
             self._steps_alone += 1
             self.history.add(self._counters())
             return
+        self._context.announce_parameters(self._waits.numbers)
         self._context.call(self._context.lib.step)
         self._gradients.not_finite = None
         summary = self._context.summary()
@@ -357,7 +361,8 @@ class Session:
             )
 
     def _follow(self, slot: _tensors.Slot) -> None:
-        self._wait(slot.id)
+        # by the host: memory that is let go may be given to any stream
+        self._context.call(self._context.lib.tensor_wait, slot.id, _abi.PARAMETER)
         before = slot.keep  # the library's until the call
         self._context.call(self._context.lib.tensor_set, slot.id, _abi.PARAMETER, slot.moved())
         del before
@@ -368,7 +373,8 @@ class Session:
             self._gradients.end()
         if self.is_open:
             self._close_step()
-        self.wait()
+        self._context.call(self._context.lib.tensor_wait, _abi.ALL_TENSORS, _abi.PARAMETER)
+        self._context.settle()
 
     @property
     def is_over(self) -> bool:
@@ -378,7 +384,8 @@ class Session:
     # --- waiting, the end ---
 
     def wait(self) -> None:
-        """Block until parameters and buffers may be read and written.
+        """Block until parameters and buffers may be read and written; on a GPU, by what its current
+        stream is given from here on.
 
         Only for code that touches them between ``optimizer.step()`` and the next forward pass
         (an exponential average of the weights, clamping).

@@ -28,7 +28,7 @@ class Summary:
         steps: iterations ended.
         rounds: synchronizations completed.
         bytes_sent: payload that this rank sent.
-        bytes_plain: what a float32 allreduce every step would have sent.
+        bytes_plain: what an allreduce a step, in the tensors' types, would send.
         wait_ns: time blocked in the library, nanoseconds.
         elapsed_ns: time since the start, nanoseconds.
         plan_renewals: times the order of slices was renewed.
@@ -76,7 +76,7 @@ class Summary:
 
     @property
     def fewer(self) -> float:
-        """How many times fewer bytes than a float32 allreduce every step; 1 if none was sent."""
+        """How many times fewer bytes than an allreduce a step; 1 if none was sent."""
         return self.bytes_plain / self.bytes_sent if self.bytes_sent else 1.0
 
     @property

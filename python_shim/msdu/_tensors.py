@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 import torch
 
 from . import _abi
+from ._device import Host
 
 DTYPES = {
     torch.float32: _abi.FLOAT32,
@@ -20,7 +20,6 @@ DTYPES = {
 }
 _RAW = {2: _abi.FLOAT16, 4: _abi.FLOAT32, 8: _abi.FLOAT64}  # moved as bytes, never computed with
 _NAME_BYTES = 255
-_ALIGN = 64
 
 
 def invalid(text: str) -> _abi.Error:
@@ -169,17 +168,6 @@ def mark_sparse(model: torch.nn.Module, slots: Iterable[Slot]) -> None:
         slot.is_sparse = id(slot.param) in weights
 
 
-def device_of(slots: Sequence[Slot]) -> torch.device:
-    """The one kind of device of all parameters."""
-    kinds: dict[str, str] = {}
-    for slot in slots:
-        kinds.setdefault(slot.device.type, slot.name)
-    if len(kinds) > 1:
-        where = " and ".join(f"'{name}' on {kind}" for kind, name in kinds.items())
-        raise invalid(f"parameters live on different devices: {where}; attach wants one device")
-    return slots[0].device
-
-
 class Fixed:
     """A tensor that is not exchanged but must start equal: frozen, or an integer buffer.
 
@@ -187,13 +175,13 @@ class Fixed:
     holes, or an odd number of bytes) goes through a copy.
     """
 
-    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+    def __init__(self, name: str, tensor: torch.Tensor, context: Host) -> None:
         self.name = name
         self.tensor = tensor
         self.copy: Optional[torch.Tensor] = None
         raw = tensor
         if not is_dense(tensor) or not self._fits(tensor):
-            raw = self.copy = self._staged(tensor)
+            raw = self.copy = self._staged(tensor, context)
         item = min(raw.element_size(), 8)
         self.dtype = _RAW[2] if item == 1 else _RAW[item]
         self.count = raw.numel() * raw.element_size() // max(item, 2)
@@ -206,9 +194,11 @@ class Fixed:
         return tensor.element_size() > 1 or is_paired
 
     @staticmethod
-    def _staged(tensor: torch.Tensor) -> torch.Tensor:
+    def _staged(tensor: torch.Tensor, context: Host) -> torch.Tensor:
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        return torch.cat([flat, flat.new_zeros(-flat.numel() % 8)])
+        staged = context.empty((flat.numel() + -flat.numel() % 8,), torch.uint8).zero_()
+        staged[: flat.numel()] = flat
+        return staged
 
     def finish(self) -> None:
         """The broadcast is over: copy back what went through a copy."""
@@ -217,31 +207,3 @@ class Fixed:
         size = self.tensor.numel() * self.tensor.element_size()
         with torch.no_grad():
             self.tensor.copy_(self.copy[:size].view(self.tensor.dtype).view(self.tensor.shape))
-
-
-class Reserve:
-    """Zeros of every trained tensor's size on the host; pages cost nothing until they are used.
-
-    They stand in for a gradient that autograd did not make: of an unused parameter, and of every
-    parameter while this rank has joined.
-    """
-
-    def __init__(self, slots: Sequence[Slot]) -> None:
-        offsets, total = [], 0
-        for slot in slots:
-            offsets.append(total)
-            size = slot.param.numel() * slot.param.element_size()
-            total += (size + _ALIGN - 1) // _ALIGN * _ALIGN
-        self._map = mmap.mmap(-1, total)
-        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
-        self._offsets = offsets
-        base = self._bytes.data_ptr()
-        self.pointers = [base + offset for offset in offsets]
-
-    def zeros(self, index: int, slot: Slot) -> torch.Tensor:
-        """Zeros shaped as the parameter, strides too; the same memory at every call."""
-        count = slot.param.numel()
-        start = self._offsets[index]
-        flat = self._bytes[start : start + count * slot.param.element_size()].view(slot.dtype)
-        flat.zero_()
-        return flat.as_strided(slot.shape, slot.stride)

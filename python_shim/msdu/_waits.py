@@ -98,6 +98,7 @@ class Waits:
         self.wait = wait
         self.epoch = 0  # raised whenever the library may hold tensors again
         self.early: list[int] = []
+        self.numbers: list[int] = []  # of all tensors taken care of
         self._passes = 0
         self._hooks: dict[str, _ModuleHook] = {}
         self._places: dict[int, list[_ModuleHook]] = {}  # of what is not proven yet, by id
@@ -122,6 +123,7 @@ class Waits:
             hook.register()
         self._places[number] = hooks
         self.early.append(number)
+        self.numbers.append(number)
 
     def learn(self, used: Iterable[int]) -> None:
         """A backward pass ended, which gave gradients to these ids."""

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from . import _abi, _tensors
+from . import _abi, _device, _tensors
 from ._attach import Attachment
 from ._gradients import EXCHANGE, Gradients
 from ._session import Optimizers
@@ -181,9 +181,7 @@ class _Buckets(Gradients):
             self._open.clear()
             self._begin()
         buffer = bucket.buffer()
-        future: _Future = torch.futures.Future(
-            devices=[buffer.device] if buffer.device.type == "cuda" else None
-        )
+        future: _Future = _device.future_of(buffer)
         dense = None
         if self.mode == EXCHANGE:
             dense = self._announce_bucket(bucket, buffer)
@@ -196,8 +194,9 @@ class _Buckets(Gradients):
     def _announce_bucket(self, bucket: Any, buffer: torch.Tensor) -> Optional[torch.Tensor]:
         """Returns what stands in for a sparse gradient, which has a bucket of its own."""
         if buffer.layout is not torch.strided:
-            dense = buffer.to_dense()
-            self._announce_view(bucket.parameters()[0], dense)
+            param = bucket.parameters()[0]
+            dense = self._dense(self._slots[self._index[id(param)]], buffer)
+            self._announce_view(param, dense)
             return dense
         for param, view in zip(bucket.parameters(), bucket.gradients()):
             self._announce_view(param, view)

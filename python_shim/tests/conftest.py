@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 for place in (HERE, HERE.parent):
     sys.path.insert(0, str(place))
@@ -20,3 +22,14 @@ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
     os.environ.pop(name, None)
 # torch's Gloo would look up the machine's own name, which need not be known anywhere
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+
+@pytest.fixture
+def on_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of this test have their tensors in the memory of a stand-in for a GPU."""
+    import standin
+
+    if standin.folder() is None:
+        pytest.skip("the stand-in for NCCL and CUDA was not built beside MSDU_LIBRARY")
+    for name, value in standin.environment().items():
+        monkeypatch.setenv(name, value)

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable
 
+import places
 import torch  # before the fork
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -58,6 +59,7 @@ def _child(rank: int, function: Callable[[int], Any], path: Path, env: dict[str,
         torch.set_num_threads(1)
         value, problem, status = None, "", 0
         try:
+            places.arrive()
             value = function(rank)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)

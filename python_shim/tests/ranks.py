@@ -15,6 +15,7 @@ from typing import Any, Callable
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # before torch: the tests share the machine
 
+import places
 import torch
 import torch.distributed as dist
 
@@ -34,6 +35,7 @@ def _main(
     os.environ.update(env)
     torch.set_num_threads(1)
     try:
+        places.arrive()
         packed = io.BytesIO()  # by value: multiprocessing would share a tensor's memory with us
         torch.save(function(*args), packed)
         pipe.send((True, packed.getvalue()))
@@ -66,6 +68,7 @@ def run(
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "MSDU_DEADLINE_MS": "60000",
+        **places.environment(),
         **(env or {}),
     }
     jobs = []
@@ -96,7 +99,7 @@ def _collect(jobs: list[Any], end: float) -> list[Any]:
             job.join()
             is_good, value = False, f"it died with exit code {job.exitcode}"
         if is_good:
-            results.append(torch.load(io.BytesIO(value), weights_only=False))
+            results.append(torch.load(io.BytesIO(value), "cpu", weights_only=False))
         else:
             failures.append(f"rank {rank}: {value}")
     for job, _ in jobs:

@@ -24,7 +24,9 @@ def main() -> int:
         print(f"skipped: torch {torch.__version__} is older than 2.1")
         return 77
     files = [str(HERE / name) for name in sys.argv[1:]]
-    return pytest.main(["-q", "-p", "no:cacheprovider", "-W", "ignore", "--durations=3", *files])
+    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore", "--durations=3", "-rs"]
+    code = pytest.main([*options, *files])
+    return 77 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code
 
 
 if __name__ == "__main__":

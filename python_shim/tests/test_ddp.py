@@ -103,6 +103,8 @@ def train(kind: str, what: tuple[str, ...], settings: dict[str, Any]) -> dict[st
         scaler.update()
         losses.append(loss.item())
     made = attachment()
+    if made is not None:
+        made.wait()
     params = [p.detach().clone() for p in model.parameters()]
     result = {"losses": losses, "params": params}
     if made is not None:

@@ -48,7 +48,8 @@ def autocast_loop(model: nn.Module, optimizer: Any, rank: int) -> None:
 
 def scaler_loop(model: nn.Module, optimizer: Any, rank: int) -> list[float]:
     """Rank 1 has an infinite loss in steps 2 and 5."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    device = next(model.parameters()).device
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
     scales = []
     for step in range(8):
         optimizer.zero_grad()
@@ -184,13 +185,14 @@ def test_unused_parameters_are_averaged_with_local_steps() -> None:
 
 
 def all_used() -> str:
-    rank = ranks.rank()
+    rank, _ = ranks.join_torch()
     model = nets.mlp()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     with msdu.attach(model, optimizer, unused=False, **PLAIN):
         nets.train(model, optimizer, range(2), rank)
     other = Branches()
     attachment = msdu.attach(other, unused=False, **PLAIN)
+    dist.barrier()  # who closes early is lost to a rank that still attaches
     with pytest.raises(msdu.Error, match=r"no gradient for b\.weight, b\.bias, c\.weight and 3"):
         other(nets.batch(rank, 0)[0], 0).sum().backward()
     attachment.close()
@@ -489,7 +491,8 @@ def statistics(buffers: str, settings: dict[str, Any]) -> tuple[torch.Tensor, ..
     rank, size = ranks.join_torch()
     model = nets.convnet(seed=rank)
     model[1].running_mean.fill_(float(rank))
-    model.register_buffer("table", torch.tensor([rank, 7], dtype=torch.int32))
+    table = torch.tensor([rank, 7], dtype=torch.int32, device=model[1].running_mean.device)
+    model.register_buffer("table", table)
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     attachment = msdu.attach(model, optimizer, buffers=buffers, **settings)
     assert model.table.tolist() == [0, 7] and float(model[1].running_mean[0]) == 0.0

@@ -123,12 +123,39 @@ def test_parameters_that_cannot_be_exchanged() -> None:
     refused("no backend for parameters on meta", nn.Linear(2, 2, device="meta"))
 
 
-def test_a_device_without_a_module() -> None:
-    """The library's own words: its backend for the GPU does not exist yet."""
-    from msdu import _choose
+class _Elsewhere(nn.Parameter):
+    """A parameter that says it is on a GPU; memory is not reached before that is refused."""
 
-    with pytest.raises(msdu.Error, match='no backend "nccl"'):
-        _choose.settings({}, [], torch.device("cuda"))
+    place = torch.device("cuda", 0)
+    device = property(lambda self: self.place)
+
+
+class _Second(_Elsewhere):
+    place = torch.device("cuda", 1)
+
+
+def _on(*kinds: Any) -> nn.Module:
+    return nn.ParameterList([kind(torch.zeros(3)) for kind in kinds])
+
+
+def test_a_gpu_without_the_module() -> None:
+    error = refused('parameters are on cuda:0: no backend "nccl": looked for', _on(_Elsewhere))
+    assert error.status == "MSDU_ERR_NOT_FOUND" and "MSDU_WITH_NCCL" in str(error)
+
+
+def test_a_backend_that_does_not_reach_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused('backend: "gloo" does not reach parameters on cuda:0', _on(_Elsewhere), backend="gloo")
+    refused('"nccl" does not reach parameters on cpu; leave it out', nets.mlp(), backend="nccl")
+    monkeypatch.setenv("MSDU_BACKEND", "nccl")
+    refused('"nccl" does not reach parameters on cpu; leave it out, or say "gloo"', nets.mlp())
+
+
+def test_tensors_on_several_devices() -> None:
+    refused("'0' on cuda:0 and '1' on cuda:1; attach wants one", _on(_Elsewhere, _Second))
+    refused("'0' on cpu and '1' on cuda:0; attach wants one", _on(nn.Parameter, _Elsewhere))
+    model = nets.mlp()
+    model.register_buffer("table", torch.zeros(2, device="meta"))
+    refused("'0.weight' on cpu and 'table' on meta; attach wants one", model)
 
 
 def test_a_model_wrapped_in_ddp() -> None:

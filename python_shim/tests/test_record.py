@@ -179,7 +179,7 @@ def test_shared_frozen_and_mixed_tensors(clock: Clock, tmp_path: Path) -> None:
 
 def test_copies_of_the_model_record_nothing(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    optimizer, attachment = attach(model := timed(clock), path)
+    _optimizer, attachment = attach(model := timed(clock), path)
     copied = copy.deepcopy(model)
     for _ in range(PASSES):
         copied(torch.ones(1)).sum().backward()

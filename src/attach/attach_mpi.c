@@ -49,6 +49,7 @@ static msdu__stream *stream_new(MPI_Comm comm)
     (void)pthread_mutex_init(&stream->lock, NULL);
     stream->comm = comm;
     stream->own = MPI_COMM_NULL;
+    stream->part.is_quiet = stream->rank != 0;
     stream->ranks = ranks;
     stream->is_left_alone = is_inter || ranks == 1;
     stream->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
@@ -160,7 +161,7 @@ msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *ca
         }
     }
     choice.is_engine = is_gradient && stream->engine.ctx != NULL;
-    choice.apart = choice.is_engine ? NULL : msdu__part_find(stream, &seen);
+    choice.apart = choice.is_engine ? NULL : msdu__part_find(&stream->part, &seen);
     if (choice.is_engine) {
         stream->taken++;
     } else {
@@ -225,7 +226,7 @@ static int reduce_apart(msdu__stream *stream, const msdu__reduction *call, msdu_
     if (request_out == NULL) {
         code = PMPI_Allreduce(call->send, call->recv, call->count, type, op, stream->comm);
         if (code == MPI_SUCCESS) {
-            msdu__part_join(stream, apart, call->recv);
+            msdu__stream_join(stream, apart, call->recv);
         }
         return code;
     }
@@ -280,7 +281,7 @@ static int settle_inner(const msdu__pending *pending, bool may_block)
     if (code == MPI_SUCCESS && is_done) {
         if (pending->apart != NULL) {
             pending->apart->is_busy = false;
-            msdu__part_join(pending->stream, pending->apart, pending->recv);
+            msdu__stream_join(pending->stream, pending->apart, pending->recv);
         }
         msdu__pending_complete(pending->request);
     }
@@ -328,7 +329,7 @@ static void attach_set_lr(double lr)
 {
     (void)pthread_mutex_lock(&streams_lock);
     for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
-        stream->optimizer.lr = lr;
+        stream->part.optimizer.lr = lr;
         if (stream->engine.ctx != NULL && msdu_set_lr(stream->engine.ctx, lr) != MSDU_OK) {
             (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
         }

@@ -9,8 +9,8 @@
 
 #include "attach.h"
 #include "engine.h"
+#include "part.h"
 #include "recognize.h"
-#include "rejoin.h"
 #include "settings.h"
 
 #if defined(OPEN_MPI) && OPEN_MPI
@@ -53,10 +53,7 @@ typedef struct msdu__stream {
     char why[256]; /* has_failed */
     msdu__recognizer recognizer;
     msdu__engine engine; /* ctx NULL: none */
-    msdu__apart *apart;  /* gradients whose parameters differ between ranks, after local steps */
-    msdu__optimizer optimizer; /* that makes them equal again */
-    msdu__call *before;        /* the pattern before the change */
-    uint32_t before_count;
+    msdu__part part;     /* of ranks after local steps */
     uint64_t candidates;
     uint64_t learned_calls; /* candidates before the first one that was a gradient */
     uint64_t step_calls;    /* candidates before the present step of an engine */
@@ -78,21 +75,10 @@ void msdu__stream_begin(msdu__stream *stream);
 void msdu__stream_break(msdu__stream *stream, const msdu__call *seen);
 /* One that does not fit while local steps are taken: told once, and left to MPI. */
 void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen);
+/* The sum of a gradient that joins the ranks is there. */
+void msdu__stream_join(msdu__stream *stream, msdu__apart *apart, void *sum);
 /* Finish, and tell what happened; once. */
 void msdu__stream_end(msdu__stream *stream);
-
-/* part.c */
-/* What a rank is apart by, from where ranks were together: keep it, from their mean, and what the
- * engine's pattern was. All ranks are at the same call. */
-void msdu__part_keep(msdu__stream *stream, msdu__apart *list);
-/* A gradient that joins the ranks again; NULL: the call is none. */
-msdu__apart *msdu__part_find(const msdu__stream *stream, const msdu__call *seen);
-/* Its sum, of all ranks, is there. */
-void msdu__part_join(msdu__stream *stream, msdu__apart *apart, void *sum);
-/* Another pattern is known. Can ranks not be joined any more? Then the stream has failed. */
-bool msdu__part_is_lost(msdu__stream *stream);
-/* What did not come again, where that is certain. */
-void msdu__part_tell(msdu__stream *stream);
 
 /* pending.c: requests of MPI_Iallreduce, as generalized requests of MPI. */
 typedef struct msdu__pending {

@@ -61,6 +61,7 @@ static void fill_track(msdu__track *track, const msdu__nccl_call *call)
         track->library == NULL || track->library->count(comm, &track->ranks) != ncclSuccess ||
         track->library->rank(comm, &track->rank) != ncclSuccess ||
         track->library->device(comm, &track->device) != ncclSuccess || track->ranks < 2;
+    track->part.is_quiet = track->rank != 0;
     track->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     track->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
 }
@@ -107,31 +108,45 @@ static msdu__track *enter(const msdu__nccl_call *call)
 
 /* --- what kind of call --- */
 
+#define BFLOAT16 9 /* ncclBfloat16, which older headers have beside cuda_bf16.h only */
+
+/* 0: no gradient's */
 static int kind_of(const msdu__nccl_call *call)
 {
     bool is_mean = call->op == (int)ncclAvg;
-    if (call->op != (int)ncclSum && !is_mean) {
-        return 0;
-    }
-    int base = call->type == (int)ncclFloat32   ? MSDU__KIND_FLOAT32
-               : call->type == (int)ncclFloat64 ? MSDU__KIND_FLOAT64
-                                                : 0;
-    bool is_narrow = base == MSDU__KIND_FLOAT64 && !msdu__engine_is_local();
-    return base == 0 || is_narrow ? 0 : base + (is_mean ? MSDU__KIND_MEANS : 0);
+    int dtype = call->type == (int)ncclFloat32   ? MSDU_FLOAT32
+                : call->type == (int)ncclFloat64 ? MSDU_FLOAT64
+                : call->type == (int)ncclFloat16 ? MSDU_FLOAT16
+                : call->type == BFLOAT16         ? MSDU_BFLOAT16
+                                                 : -1;
+    bool has_reason = dtype != MSDU_FLOAT64 || msdu__engine_is_local();
+    bool is_gradient = dtype >= 0 && has_reason && (call->op == (int)ncclSum || is_mean);
+    return is_gradient ? 1 + dtype + (is_mean ? MSDU__KIND_MEANS : 0) : 0;
+}
+
+static bool is_half(int kind)
+{
+    return kind > 0 && msdu__kind_dtype(kind) >= MSDU_FLOAT16;
+}
+
+static uint64_t bytes_of(const msdu__nccl_call *call)
+{
+    return call->count * (call->type == (int)ncclFloat64 ? 8U : is_half(kind_of(call)) ? 2U : 4U);
 }
 
 static msdu__call describe(msdu__track *track, const msdu__nccl_call *call)
 {
     int kind = kind_of(call);
-    uint64_t bytes = call->count * (kind % 2 == 0 ? 8U : 4U);
     msdu__call seen = {.count = call->count, .kind = kind};
     if (kind == 0) {
         seen.kind = MSDU__KIND_OTHER + 64 * call->type + call->op;
         track->passed[MSDU__PASSED_TYPE]++;
-    } else if (bytes < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
+    } else if (bytes_of(call) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
         track->passed[MSDU__PASSED_SMALL]++;
     } else if (!msdu__attach_is_allowed(call->count)) {
         track->passed[MSDU__PASSED_DENIED]++;
+    } else if (is_half(kind) && !msdu__engine_takes_half()) {
+        track->passed[MSDU__PASSED_HALF]++;
     } else {
         seen.is_candidate = true;
     }
@@ -159,32 +174,52 @@ typedef enum deed {
     FAIL,
 } deed;
 
-/* Called with the lock held. */
-static deed judge(msdu__track *track, const msdu__nccl_call *call, uint32_t *at_out)
+typedef struct choice {
+    deed what;
+    uint32_t at;     /* TAKE: which tensor */
+    bool may_join;   /* NCCL's sum may be one that joins the ranks */
+    msdu__call seen; /* what it is */
+} choice;
+
+static deed judge_gradient(msdu__track *track, uint32_t at)
 {
-    msdu__call seen = describe(track, call);
-    msdu__verdict verdict = msdu__recognize(&track->recognizer, &seen, at_out);
-    track->candidates += seen.is_candidate ? 1 : 0;
-    if (track->has_failed) {
-        return FAIL;
-    }
-    if (verdict == MSDU__CALL_STRAYS) {
-        msdu__track_stray(track, &seen);
-    }
-    if (verdict != MSDU__CALL_GRADIENT) {
-        track->passed[MSDU__PASSED_UNKNOWN] += seen.is_candidate ? 1 : 0;
-        track->seen = verdict == MSDU__CALL_BREAKS ? seen : track->seen;
-        return verdict == MSDU__CALL_BREAKS ? BREAK : LEAVE;
-    }
     bool has_engine = track->engine.ctx != NULL;
-    track->is_taking = has_engine && (track->is_taking || *at_out == 0);
+    track->is_taking = has_engine && (track->is_taking || at == 0);
+    track->step_calls = at == 0 ? track->candidates - 1 : track->step_calls;
     if (track->is_taking) {
         track->taken++;
         return TAKE;
     }
     track->is_plain = track->is_plain || msdu__engine_is_plain();
-    track->passed[track->is_plain ? MSDU__PASSED_PLAIN : MSDU__PASSED_UNKNOWN]++;
-    return *at_out == 0 && !track->is_plain && !has_engine ? BEGIN : LEAVE;
+    return at == 0 && !track->is_plain && !has_engine ? BEGIN : LEAVE;
+}
+
+/* Called with the lock held. */
+static choice judge(msdu__track *track, const msdu__nccl_call *call)
+{
+    choice c = {.what = LEAVE, .seen = describe(track, call)};
+    msdu__verdict verdict = msdu__recognize(&track->recognizer, &c.seen, &c.at);
+    bool is_gradient = verdict == MSDU__CALL_GRADIENT;
+    track->candidates += c.seen.is_candidate ? 1 : 0;
+    if (track->has_failed) {
+        c.what = FAIL;
+        return c;
+    }
+    if (verdict == MSDU__CALL_STRAYS) {
+        msdu__track_stray(track, &c.seen);
+    } else if (verdict == MSDU__CALL_BREAKS) {
+        track->is_breaking = track->engine.ctx != NULL && track->engine.is_accumulated;
+        track->seen = c.seen;
+        c.what = BREAK;
+    } else if (is_gradient) {
+        c.what = judge_gradient(track, c.at);
+    }
+    bool is_passed = c.seen.is_candidate && c.what != TAKE;
+    c.may_join = is_passed && (track->part.apart != NULL || track->is_breaking);
+    if (is_passed && !c.may_join) {
+        track->passed[is_gradient && track->is_plain ? MSDU__PASSED_PLAIN : MSDU__PASSED_UNKNOWN]++;
+    }
+    return c;
 }
 
 static int pass(const msdu__nccl_call *call)
@@ -196,10 +231,9 @@ static int pass(const msdu__nccl_call *call)
 /* The sum shall be in `recv`; the trainer's own values are there already, or come from `send`. */
 static msdu_status start(msdu__track *track, const msdu__nccl_call *call, uint32_t at)
 {
-    size_t bytes = call->count * (call->type == (int)ncclFloat64 ? 8U : 4U);
     cudaStream_t stream = (cudaStream_t)call->stream;
     if (call->send != call->recv &&
-        cudaMemcpyAsync(call->recv, call->send, bytes, cudaMemcpyDeviceToDevice, stream) !=
+        cudaMemcpyAsync(call->recv, call->send, bytes_of(call), cudaMemcpyDeviceToDevice, stream) !=
             cudaSuccess) {
         return MSDU_ERR_BACKEND;
     }
@@ -212,15 +246,14 @@ static msdu_status start(msdu__track *track, const msdu__nccl_call *call, uint32
 typedef struct held {
     msdu__track *track;
     msdu__nccl_call call;
-    uint32_t at;
-    deed deed;
+    choice choice;
 } held;
 
 static _Thread_local held *held_list;
 static _Thread_local size_t held_count;
 static _Thread_local size_t held_room;
 
-static bool hold(msdu__track *track, const msdu__nccl_call *call, uint32_t at, deed what)
+static bool hold(msdu__track *track, const msdu__nccl_call *call, const choice *c)
 {
     if (held_count == held_room) {
         size_t room = held_room == 0 ? 16 : 2 * held_room;
@@ -231,7 +264,7 @@ static bool hold(msdu__track *track, const msdu__nccl_call *call, uint32_t at, d
         held_list = larger;
         held_room = room;
     }
-    held_list[held_count++] = (held){track, *call, at, what};
+    held_list[held_count++] = (held){track, *call, *c};
     return true;
 }
 
@@ -272,15 +305,15 @@ static void join_streams(const void *library)
 static msdu_status wait_everywhere(const held *one)
 {
     msdu_status status = MSDU_OK;
-    msdu__device_engine *engine = &one->track->engine;
+    msdu__engine *engine = &one->track->engine;
+    const uint32_t at = one->choice.at;
     for (size_t i = 0; i < held_count && status == MSDU_OK; i++) {
         uintptr_t stream = held_list[i].call.stream;
         if (is_first_of(i, one->call.library) && stream != one->call.stream) {
-            status = msdu__device_wait_too(engine, one->at, (void *)stream);
+            status = msdu__device_wait_too(engine, at, (void *)stream);
         }
     }
-    return status == MSDU_OK ? msdu__device_wait(engine, one->at, (void *)one->call.stream)
-                             : status;
+    return status == MSDU_OK ? msdu__device_wait(engine, at, (void *)one->call.stream) : status;
 }
 
 /* Those of a step that begins behind one that ends in the same group wait for its end. */
@@ -288,12 +321,12 @@ static msdu_status carry_out(size_t first, size_t end)
 {
     msdu_status status = MSDU_OK;
     for (size_t i = first; i < end && status == MSDU_OK; i++) {
-        if (held_list[i].deed == TAKE) {
-            status = start(held_list[i].track, &held_list[i].call, held_list[i].at);
+        if (held_list[i].choice.what == TAKE) {
+            status = start(held_list[i].track, &held_list[i].call, held_list[i].choice.at);
         }
     }
     for (size_t i = first; i < end && status == MSDU_OK; i++) {
-        if (held_list[i].deed == TAKE) {
+        if (held_list[i].choice.what == TAKE) {
             status = wait_everywhere(&held_list[i]);
         }
     }
@@ -305,8 +338,8 @@ static size_t stretch(size_t first, const void *library)
 {
     size_t end = first + 1;
     while (end < held_count && held_list[end].call.library == library &&
-           held_list[end].track == held_list[first].track && held_list[end].deed == TAKE &&
-           held_list[end].at != 0) {
+           held_list[end].track == held_list[first].track && held_list[end].choice.what == TAKE &&
+           held_list[end].choice.at != 0) {
         end++;
     }
     return end;
@@ -317,7 +350,7 @@ static void begin_all(const void *library)
     msdu__track *wanted[MSDU__TRACKS_MOST];
     size_t count = 0;
     for (size_t i = 0; i < held_count && count < MSDU__TRACKS_MOST; i++) {
-        bool is_new = held_list[i].deed == BEGIN && held_list[i].call.library == library;
+        bool is_new = held_list[i].choice.what == BEGIN && held_list[i].call.library == library;
         for (size_t k = 0; k < count; k++) {
             is_new = is_new && wanted[k] != held_list[i].track;
         }
@@ -343,14 +376,18 @@ static int end_group(const void *library)
     for (size_t i = 0; i < held_count;) {
         msdu__track *track = held_list[i].track;
         size_t end = i + 1;
-        if (held_list[i].call.library == library && held_list[i].deed <= BREAK) {
+        const choice *c = &held_list[i].choice;
+        if (held_list[i].call.library == library && c->what <= BREAK) {
             (void)pthread_mutex_lock(&track->lock);
             (void)cudaSetDevice(track->device);
-            if (held_list[i].deed == BREAK) {
+            if (c->what == BREAK) {
                 msdu__track_break(track, &track->seen);
-            } else if (held_list[i].deed == TAKE && !track->has_failed) {
+            } else if (c->what == TAKE && !track->has_failed) {
                 end = stretch(i, library);
                 (void)msdu__track_fail(track, carry_out(i, end));
+            }
+            if (c->may_join) {
+                msdu__track_join(track, &held_list[i].call, &c->seen);
             }
             code = track->has_failed ? MSDU__NCCL_REMOTE_ERROR : code;
             (void)pthread_mutex_unlock(&track->lock);
@@ -406,32 +443,34 @@ static int attach_group_end(const void *library, int code)
 }
 
 /* In its turn, with the lock held. */
-static int carry_out_now(msdu__track *track, const msdu__nccl_call *call, uint32_t at, deed what)
+static int carry_out_now(msdu__track *track, const msdu__nccl_call *call, const choice *c)
 {
     msdu_status status = MSDU_OK;
     int code = MSDU__NCCL_SUCCESS;
-    if (what == TAKE) {
-        status = start(track, call, at);
-        status = status == MSDU_OK ? msdu__device_wait(&track->engine, at, (void *)call->stream)
+    if (c->what == TAKE) {
+        status = start(track, call, c->at);
+        status = status == MSDU_OK ? msdu__device_wait(&track->engine, c->at, (void *)call->stream)
                                    : status;
         return msdu__track_fail(track, status);
     }
-    if (what == BREAK) {
+    if (c->what == BREAK) {
         msdu__track_break(track, &track->seen);
         if (track->has_failed) {
             return MSDU__NCCL_REMOTE_ERROR;
         }
     }
     code = pass(call);
-    if (what == BEGIN) {
+    if (c->may_join && (code == (int)ncclSuccess || code == (int)ncclInProgress)) {
+        msdu__track_join(track, call, &c->seen);
+    }
+    if (c->what == BEGIN) {
         msdu__track_begin(&track, 1);
     }
-    return code;
+    return track->has_failed ? MSDU__NCCL_REMOTE_ERROR : code;
 }
 
 static int attach_all_reduce(const msdu__nccl_call *call)
 {
-    uint32_t at = 0;
     msdu__track *track = enter(call);
     if (track == NULL) {
         return pass(call);
@@ -441,18 +480,19 @@ static int attach_all_reduce(const msdu__nccl_call *call)
         (void)pthread_mutex_unlock(&track->lock);
         return pass(call);
     }
-    deed what = judge(track, call, &at);
+    const choice c = judge(track, call);
+    bool is_left = c.what == LEAVE && !c.may_join;
     int code = MSDU__NCCL_SUCCESS;
-    if (what == FAIL) {
+    if (c.what == FAIL) {
         code = MSDU__NCCL_REMOTE_ERROR;
-    } else if (what == LEAVE || call->is_in_group) {
-        bool is_held = what == LEAVE || hold(track, call, at, what);
+    } else if (is_left || call->is_in_group) {
+        bool is_held = is_left || hold(track, call, &c);
         (void)pthread_mutex_unlock(&track->lock);
-        return !is_held ? MSDU__NCCL_SYSTEM_ERROR : what == TAKE ? code : pass(call);
+        return !is_held ? MSDU__NCCL_SYSTEM_ERROR : c.what == TAKE ? code : pass(call);
     } else {
         int device = device_now();
         (void)cudaSetDevice(track->device);
-        code = carry_out_now(track, call, at, what);
+        code = carry_out_now(track, call, &c);
         device_back(device);
     }
     (void)pthread_mutex_unlock(&track->lock);
@@ -496,6 +536,7 @@ static void attach_set_lr(double lr)
 {
     (void)pthread_mutex_lock(&tracks_lock);
     for (msdu__track *track = tracks; track != NULL; track = track->next) {
+        track->part.optimizer.lr = lr;
         if (track->engine.ctx != NULL && msdu_set_lr(track->engine.ctx, lr) != MSDU_OK) {
             (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, msdu_last_error());
         }

@@ -12,14 +12,12 @@
 
 #include "engine_device.h"
 #include "nccl_table.h"
+#include "part.h"
 #include "recognize.h"
 #include "settings.h"
 
 enum {
-    MSDU__KIND_FLOAT32 = 1, /* sums */
-    MSDU__KIND_FLOAT64 = 2,
-    MSDU__KIND_MEANS = 2, /* more than that, for means */
-    MSDU__KIND_OTHER = 16,
+    MSDU__KIND_OTHER = 16, /* from here on no gradients, see engine_device.h */
 };
 
 /* Why a reduction was left to NCCL. */
@@ -30,7 +28,9 @@ enum {
     MSDU__PASSED_UNKNOWN = 3,
     MSDU__PASSED_PLAIN = 4,
     MSDU__PASSED_CAPTURED = 5,
-    MSDU__PASSED_REASONS = 6,
+    MSDU__PASSED_JOINING = 6, /* a gradient, on the way back from local steps */
+    MSDU__PASSED_HALF = 7,
+    MSDU__PASSED_REASONS = 8,
 };
 
 /* An NCCL of the trainer's; its communicators are known to no other. */
@@ -70,13 +70,21 @@ typedef struct msdu__track {
     msdu__call seen; /* what broke the pattern last */
     char why[256];   /* has_failed */
     msdu__recognizer recognizer;
-    msdu__device_engine engine; /* ctx NULL: none */
-    double *pinned;             /* MSDU__SUM_ROOM numbers, or NULL */
+    msdu__engine engine; /* ctx NULL: none */
+    msdu__part part;     /* of ranks after local steps */
+    bool is_breaking;    /* the engine ends when the group does */
+    void *joining;       /* where sums are joined, on the host */
+    cudaEvent_t joined;  /* the latest was; NULL: none ever */
+    double *pinned;      /* `room` numbers, or NULL */
     double *staging;
+    size_t room;
     cudaEvent_t summed;
     bool is_stuck;                  /* a sum did not end: its memory is still NCCL's */
     char folder[MSDU__PLACE_BYTES]; /* rank 0: made for the engine; "": none */
     uint64_t candidates;
+    uint64_t step_calls;  /* candidates before the latest step that was recognized */
+    uint64_t ended_calls; /* candidates before the step in which the last engine ended, and ... */
+    uint64_t ended_steps; /* ... the trainer's steps before it */
     uint64_t taken;
     uint64_t passed[MSDU__PASSED_REASONS];
     msdu_summary summary; /* of the last engine */
@@ -88,6 +96,8 @@ typedef struct msdu__track {
 void msdu__track_begin(msdu__track *const *tracks, size_t track_count);
 void msdu__track_break(msdu__track *track, const msdu__call *seen);
 void msdu__track_stray(msdu__track *track, const msdu__call *seen);
+/* NCCL has its sum on its stream: if it is a gradient that joins the ranks, let it. */
+void msdu__track_join(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen);
 /* Finish, and tell what happened; once. how: msdu__nccl_end */
 void msdu__track_end(msdu__track *track, int how);
 /* A failure of the engine: said once; NCCL's code for it. */
@@ -103,6 +113,17 @@ bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
 bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret);
 /* What is equal on ranks that share a machine and its files. */
 double msdu__talk_host(void);
+/* values <- their sum over ranks: more of them, on one communicator. */
+bool msdu__talk_add(msdu__track *track, double *values, size_t count, uint64_t limit_ms);
+/* All that the communicator was given is on its streams. */
+bool msdu__talk_settle(const msdu__track *track);
+/* Wait for an event. */
+bool msdu__talk_reached(cudaEvent_t event, uint64_t limit_ms);
 void msdu__talk_close(msdu__track *track);
+
+/* join_nccl.c: behind a sum, on its stream: what joins the ranks, if it is a gradient that does.
+ * False: it could not be given to the device. */
+bool msdu__join_add(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen);
+void msdu__join_close(msdu__track *track);
 
 #endif

@@ -6,18 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "settings.h"
+
 /* --- settings that decide before there is a context; the context reads them all itself --- */
 
 static bool is_set_to(const char *name, const char *value)
 {
     const char *text = getenv(name);
     return text != NULL && strcmp(text, value) == 0;
-}
-
-static uint64_t number(const char *name)
-{
-    const char *text = getenv(name);
-    return text == NULL ? 0 : strtoull(text, NULL, 10);
 }
 
 bool msdu__engine_is_local(void)
@@ -32,6 +28,14 @@ bool msdu__engine_is_plain(void)
     bool is_every_step =
         is_set_to("MSDU_INTERVAL", "fixed") && is_set_to("MSDU_INTERVAL_STEPS", "1");
     return is_set_to("MSDU_WIRE", "float32") && (!msdu__engine_is_local() || is_every_step);
+}
+
+/* Local steps hand out what a step of the optimizer is to make of a gradient: 16 bits would leave
+ * parameters off by its rounding. */
+bool msdu__engine_takes_half(void)
+{
+    return !msdu__engine_is_local() && !is_set_to("MSDU_WIRE", "float32") &&
+           !is_set_to("MSDU_WIRE", "bfloat16") && !is_set_to("MSDU_WIRE", "float16");
 }
 
 /* --- the context --- */
@@ -49,6 +53,7 @@ static msdu_config settings_of(const msdu__engine *engine, const char *backend, 
     config.commit = "tensor";
     config.reduce = engine->is_accumulated ? "mean" : "sum";
     config.wire = "int4";
+    config.check_finite = "pass"; /* as the trainer would see it without the library */
     /* without weight decay a constant learning rate cancels, so any will do; with it, it is asked
      * for. Rates that change are told by msdu_attach_lr() */
     config.lr = engine->is_accumulated && getenv("MSDU_WEIGHT_DECAY") == NULL ? 1.0 : 0.0;
@@ -86,17 +91,31 @@ static msdu_status add_tensor(msdu__engine *engine, uint32_t at)
     return msdu_tensor_add(engine->ctx, &desc, NULL);
 }
 
-static msdu_status build(msdu__engine *engine, const msdu__recognizer *r, const msdu_config *config)
+msdu_status msdu__engine_prepare(msdu__engine *engine, const msdu__recognizer *r, int32_t ranks)
 {
-    msdu_status status = msdu_create(config, &engine->ctx);
-    engine->grads = calloc(r->tensor_count, sizeof(*engine->grads));
+    *engine = (msdu__engine){
+        .grads = calloc(r->tensor_count, sizeof(*engine->grads)),
+        .ranks = ranks,
+        .is_accumulated = msdu__engine_is_local(),
+        .equal_steps = msdu__attach_number("MSDU_ATTACH_EQUAL_STEPS", 0),
+        .total_steps = msdu__attach_number("MSDU_TOTAL_STEPS", 0),
+    };
     if (engine->grads == NULL) {
         return MSDU_ERR_NO_MEMORY;
     }
     engine->count = r->tensor_count;
-    for (uint32_t i = 0; status == MSDU_OK && i < r->tensor_count; i++) {
+    for (uint32_t i = 0; i < r->tensor_count; i++) {
         engine->grads[i].count = r->tensors[i].count;
-        engine->grads[i].is_double = r->tensors[i].kind == 2;
+        engine->grads[i].kind = r->tensors[i].kind;
+        engine->grads[i].is_double = msdu__kind_dtype(r->tensors[i].kind) == MSDU_FLOAT64;
+    }
+    return MSDU_OK;
+}
+
+static msdu_status build(msdu__engine *engine, const msdu_config *config)
+{
+    msdu_status status = msdu_create(config, &engine->ctx);
+    for (uint32_t i = 0; status == MSDU_OK && i < engine->count; i++) {
         status = add_tensor(engine, i);
     }
     return status == MSDU_OK ? msdu_start(engine->ctx) : status;
@@ -121,7 +140,7 @@ static bool is_meeting_wanted(const msdu__engine *engine)
            (engine->equal_steps > 0 && next % engine->equal_steps == 0);
 }
 
-static msdu_status begin_step(msdu__engine *engine)
+msdu_status msdu__engine_begin_step(msdu__engine *engine)
 {
     if (!engine->is_accumulated || !is_meeting_wanted(engine)) {
         return MSDU_OK;
@@ -130,7 +149,7 @@ static msdu_status begin_step(msdu__engine *engine)
     return msdu_meet(engine->ctx);
 }
 
-static msdu_status end_step(msdu__engine *engine)
+msdu_status msdu__engine_end_step(msdu__engine *engine)
 {
     engine->announced = engine->waited = 0;
     engine->steps++;
@@ -160,7 +179,7 @@ msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data)
     msdu_status status = MSDU_OK;
     if (at == 0) {
         status = msdu__engine_settle(engine); /* a trainer may begin before it has waited */
-        status = status == MSDU_OK ? begin_step(engine) : status;
+        status = status == MSDU_OK ? msdu__engine_begin_step(engine) : status;
     }
     if (status == MSDU_OK) {
         grad->user = data;
@@ -193,7 +212,7 @@ msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
     }
     grad->user = NULL;
     engine->waited++;
-    return engine->waited == engine->count ? end_step(engine) : MSDU_OK;
+    return engine->waited == engine->count ? msdu__engine_end_step(engine) : MSDU_OK;
 }
 
 /* --- begin and end, with steps of zeros --- */
@@ -240,14 +259,9 @@ msdu_status msdu__engine_open(msdu__engine *engine, const msdu__recognizer *r, c
 {
     char place[32];
     (void)snprintf(place, sizeof(place), "mpi:%d", comm);
-    *engine = (msdu__engine){
-        .ranks = ranks,
-        .is_accumulated = msdu__engine_is_local(),
-        .equal_steps = number("MSDU_ATTACH_EQUAL_STEPS"),
-        .total_steps = number("MSDU_TOTAL_STEPS"),
-    };
+    msdu_status status = msdu__engine_prepare(engine, r, ranks);
     msdu_config config = settings_of(engine, backend, place, rank);
-    msdu_status status = build(engine, r, &config);
+    status = status == MSDU_OK ? build(engine, &config) : status;
     status = status == MSDU_OK ? first_call(engine) : status;
     if (status != MSDU_OK) {
         msdu__engine_close(engine);
@@ -260,7 +274,7 @@ static msdu_status part_tensor(msdu__engine *engine, uint32_t at, msdu__apart **
                                msdu__optimizer *optimizer_out)
 {
     const msdu__grad *grad = &engine->grads[at];
-    msdu__apart *apart = msdu__apart_new(grad->count, grad->is_double ? 2 : 1);
+    msdu__apart *apart = msdu__apart_new(grad->count, grad->kind);
     msdu_apart got = MSDU_APART_INIT;
     if (apart == NULL) {
         return MSDU_ERR_NO_MEMORY;

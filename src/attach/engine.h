@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The gradients of one communicator as tensors of an msdu context: knows no MPI but its numbers.
+ * engine_device.h has what differs for gradients in a device's memory.
  *
  * One step of the trainer is one pass over all tensors in order. Values are sums over ranks, before
  * and after, because that is what the trainer asked MPI for.
@@ -16,10 +17,19 @@
 #include "recognize.h"
 #include "rejoin.h"
 
+/* Kinds of gradients, as msdu__call has them: 1 + the type (msdu_dtype) of sums; of means more. */
+#define MSDU__KIND_MEANS 4
+
+static inline int32_t msdu__kind_dtype(int32_t kind)
+{
+    return (kind - 1) % MSDU__KIND_MEANS;
+}
+
 typedef struct msdu__grad {
-    void *user;  /* where the trainer wants the sum; NULL: nothing under way */
-    float *wide; /* a float64 gradient on a narrow wire: its float32 copy */
+    void *user;  /* host: where the trainer wants the sum; NULL: nothing under way */
+    float *wide; /* host: a float64 gradient on a narrow wire: its float32 copy */
     uint64_t count;
+    int32_t kind;   /* of the call */
     bool is_double; /* of the trainer */
 } msdu__grad;
 
@@ -42,10 +52,12 @@ typedef struct msdu__engine {
 bool msdu__engine_is_plain(void);
 /* In the accumulated domain? */
 bool msdu__engine_is_local(void);
+/* Are gradients of 16 bits taken? Every step over narrower wires, not in local steps. */
+bool msdu__engine_takes_half(void);
 
 /*
- * Make the context and join the group; all ranks do. Kinds of calls: 1 is float32, 2 is float64.
- * The error text is msdu_last_error(); on failure there is nothing to release.
+ * Make the context and join the group; all ranks do. The error text is msdu_last_error(); on
+ * failure there is nothing to release.
  */
 msdu_status msdu__engine_open(msdu__engine *engine, const msdu__recognizer *r, const char *backend,
                               int comm, int32_t rank, int32_t ranks);
@@ -68,5 +80,12 @@ msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data);
 msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block);
 /* Wait for all that was started. */
 msdu_status msdu__engine_settle(msdu__engine *engine);
+
+/* --- also for a device's engine, as is close, and part where all was waited for --- */
+/* Settings, and room for the tensors of a pattern; the context is the caller's to make. */
+msdu_status msdu__engine_prepare(msdu__engine *engine, const msdu__recognizer *r, int32_t ranks);
+/* Before the first tensor of a step, and behind the last. */
+msdu_status msdu__engine_begin_step(msdu__engine *engine);
+msdu_status msdu__engine_end_step(msdu__engine *engine);
 
 #endif

@@ -14,20 +14,6 @@
 #include "engine.h"
 #include "recognize.h"
 
-typedef struct msdu__device_engine {
-    msdu_ctx *ctx;
-    uint32_t count;
-    uint64_t *counts;   /* elements of each */
-    uint32_t announced; /* of this step */
-    uint32_t waited;
-    bool is_accumulated;
-    uint64_t steps;        /* of this engine */
-    uint64_t steps_before; /* of the trainer, while learning */
-    uint64_t equal_steps;  /* setting MSDU_ATTACH_EQUAL_STEPS */
-    uint64_t total_steps;  /* the trainer's, setting MSDU_TOTAL_STEPS */
-    bool wants_meeting;
-} msdu__device_engine;
-
 /* How its ranks meet. Texts are borrowed for the call. */
 typedef struct msdu__device_place {
     const char *backend;
@@ -40,14 +26,13 @@ typedef struct msdu__device_place {
 } msdu__device_place;
 
 /* Make the context and join the group; all ranks do. On failure there is nothing to release. */
-msdu_status msdu__device_open(msdu__device_engine *engine, const msdu__recognizer *r,
+msdu_status msdu__device_open(msdu__engine *engine, const msdu__recognizer *r,
                               const msdu__device_place *place);
-void msdu__device_close(msdu__device_engine *engine);
 /* Tensor `at` is in `data`, behind what `stream` was given so far. Does not wait. */
-msdu_status msdu__device_start(msdu__device_engine *engine, uint32_t at, void *data, void *stream);
+msdu_status msdu__device_start(msdu__engine *engine, uint32_t at, void *data, void *stream);
 /* What `stream` is given from here on comes behind its sum. The last of a step ends the step. */
-msdu_status msdu__device_wait(msdu__device_engine *engine, uint32_t at, void *stream);
+msdu_status msdu__device_wait(msdu__engine *engine, uint32_t at, void *stream);
 /* The same once more for another stream, before or after that. */
-msdu_status msdu__device_wait_too(msdu__device_engine *engine, uint32_t at, void *stream);
+msdu_status msdu__device_wait_too(msdu__engine *engine, uint32_t at, void *stream);
 
 #endif

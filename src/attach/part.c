@@ -1,108 +1,131 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that took local steps when the pattern of reductions changed: how far each is from their
- * mean, what joins them, and what stays apart. */
-#include "attach_mpi.h"
+/* Ranks that took local steps when the pattern of reductions changed. */
+#include "part.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#define PIECE 65536 /* numbers summed up at a time */
+
+/* How sums over ranks are had. */
+typedef struct means {
+    int ranks;
+    msdu__part_sum sum;
+    void *user;
+    double *room;
+} means;
+
 /* x <- x - mean of all ranks */
-static void subtract_mean(const msdu__stream *stream, void *x, uint64_t count, bool is_double)
+static bool subtract_mean(const means *m, void *x, uint64_t count, bool is_double)
 {
-    double sums[4096];
-    const uint64_t room = sizeof(sums) / sizeof(sums[0]);
     double *wide = x;
     float *narrow = x;
-    for (uint64_t at = 0; at < count; at += room) {
-        const uint64_t part = count - at < room ? count - at : room;
-        for (uint64_t i = 0; i < part; i++) {
-            sums[i] = is_double ? wide[at + i] : (double)narrow[at + i];
+    for (uint64_t at = 0; at < count; at += PIECE) {
+        const uint64_t piece = count - at < PIECE ? count - at : PIECE;
+        for (uint64_t i = 0; i < piece; i++) {
+            m->room[i] = is_double ? wide[at + i] : (double)narrow[at + i];
         }
-        (void)PMPI_Allreduce(MPI_IN_PLACE, sums, (int)part, MPI_DOUBLE, MPI_SUM, stream->own);
-        for (uint64_t i = 0; i < part; i++) {
+        if (!m->sum(m->user, m->room, piece)) {
+            return false;
+        }
+        for (uint64_t i = 0; i < piece; i++) {
             if (is_double) {
-                wide[at + i] -= sums[i] / stream->ranks;
+                wide[at + i] -= m->room[i] / m->ranks;
             } else {
-                narrow[at + i] -= (float)(sums[i] / stream->ranks);
+                narrow[at + i] -= (float)(m->room[i] / m->ranks);
             }
         }
     }
+    return true;
 }
 
-static bool was_known(const msdu__stream *stream, const msdu__call *call)
+static bool was_known(const msdu__part *part, const msdu__call *call)
 {
-    for (uint32_t i = 0; i < stream->before_count; i++) {
-        if (stream->before[i].count == call->count && stream->before[i].kind == call->kind) {
+    for (uint32_t i = 0; i < part->before_count; i++) {
+        if (part->before[i].count == call->count && part->before[i].kind == call->kind) {
             return true;
         }
     }
     return false;
 }
 
-/* For lost(); without memory everything is new. */
-static void remember(msdu__stream *stream)
+static uint32_t length(const msdu__apart *list)
 {
-    const msdu__engine *engine = &stream->engine;
+    uint32_t count = 0;
+    for (; list != NULL; list = list->next) {
+        count++;
+    }
+    return count;
+}
+
+/* For lost(); without memory everything is new. */
+static void remember(msdu__part *part, const msdu__apart *list)
+{
     msdu__call *larger =
-        realloc(stream->before, (stream->before_count + engine->count) * sizeof(*stream->before));
+        realloc(part->before, (part->before_count + length(list)) * sizeof(*part->before));
     if (larger == NULL) {
-        stream->before_count = 0;
+        part->before_count = 0;
         return;
     }
-    stream->before = larger;
-    for (uint32_t i = 0; i < engine->count; i++) {
-        const msdu__call call = {
-            .count = engine->grads[i].count,
-            .kind = engine->grads[i].is_double ? MSDU__KIND_FLOAT64 : MSDU__KIND_FLOAT32,
-            .is_candidate = true,
-        };
-        if (!was_known(stream, &call)) {
-            stream->before[stream->before_count++] = call;
+    part->before = larger;
+    for (; list != NULL; list = list->next) {
+        const msdu__call call = {.count = list->count, .kind = list->kind, .is_candidate = true};
+        if (!was_known(part, &call)) {
+            part->before[part->before_count++] = call;
         }
     }
 }
 
-/* From where ranks were together to the mean of where they are; the newest first. */
-void msdu__part_keep(msdu__stream *stream, msdu__apart *list)
+/* The newest first. */
+bool msdu__part_keep(msdu__part *part, msdu__apart *list, int ranks, msdu__part_sum sum, void *user)
 {
+    if (list == NULL) {
+        return true;
+    }
+    means m = {ranks, sum, user, malloc(PIECE * sizeof(double))};
+    bool is_good = m.room != NULL;
     msdu__apart *last = list;
-    for (msdu__apart *apart = list; apart != NULL; apart = apart->next) {
-        subtract_mean(stream, apart->parameter, apart->count, apart->kind == MSDU__KIND_FLOAT64);
-        subtract_mean(stream, apart->momentum, apart->count, apart->kind == MSDU__KIND_FLOAT64);
+    for (msdu__apart *apart = list; apart != NULL && is_good; apart = apart->next) {
+        bool is_double = msdu__apart_is_double(apart);
+        is_good = subtract_mean(&m, apart->parameter, apart->count, is_double) &&
+                  subtract_mean(&m, apart->momentum, apart->count, is_double);
         last = apart;
     }
-    remember(stream);
-    if (last != NULL) {
-        last->next = stream->apart;
-        stream->apart = list;
+    free(m.room);
+    if (!is_good) {
+        msdu__apart_free(list);
+    } else {
+        remember(part, list);
+        last->next = part->apart;
+        part->apart = list;
     }
+    return is_good;
 }
 
-msdu__apart *msdu__part_find(const msdu__stream *stream, const msdu__call *seen)
+void msdu__part_free(msdu__part *part)
 {
-    bool is_candidate = seen->is_candidate && stream->apart != NULL;
-    return is_candidate ? msdu__apart_find(stream->apart, seen->count, seen->kind) : NULL;
+    msdu__apart_free(part->apart);
+    free(part->before);
+    *part = (msdu__part){.apart = NULL};
 }
 
-static void forget_apart(msdu__stream *stream, msdu__apart *apart)
+msdu__apart *msdu__part_find(const msdu__part *part, const msdu__call *seen)
 {
-    msdu__apart **at = &stream->apart;
+    bool is_candidate = seen->is_candidate && part->apart != NULL;
+    return is_candidate ? msdu__apart_find(part->apart, seen->count, seen->kind) : NULL;
+}
+
+void msdu__part_joined(msdu__part *part, msdu__apart *apart)
+{
+    msdu__apart **at = &part->apart;
     while (*at != apart) {
         at = &(*at)->next;
     }
     *at = apart->next;
     apart->next = NULL;
-    msdu__apart_free(apart);
-    if (stream->apart == NULL && stream->rank == 0) {
+    if (part->apart == NULL && !part->is_quiet) {
         (void)fprintf(stderr, "msdu: rank 0: ranks are joined again\n");
-    }
-}
-
-void msdu__part_join(msdu__stream *stream, msdu__apart *apart, void *sum)
-{
-    if (msdu__rejoin(&stream->optimizer, apart, sum)) {
-        forget_apart(stream, apart);
     }
 }
 
@@ -117,11 +140,10 @@ static void tell_one(const msdu__apart *apart, bool is_end)
                   is_end ? "" : ", until it is reduced again");
 }
 
-void msdu__part_tell(msdu__stream *stream)
+void msdu__part_tell(msdu__part *part, bool is_end)
 {
-    bool is_end = stream->engine.ctx == NULL;
-    for (msdu__apart *apart = stream->apart; apart != NULL; apart = apart->next) {
-        if (stream->rank == 0 && (is_end || !apart->is_left)) {
+    for (msdu__apart *apart = part->apart; apart != NULL; apart = apart->next) {
+        if (!part->is_quiet && (is_end || !apart->is_left)) {
             tell_one(apart, is_end);
         }
         apart->is_left = true;
@@ -133,13 +155,12 @@ void msdu__part_tell(msdu__stream *stream)
  * reduced in two parts from now on: then ranks would train different models. Where nothing is new
  * they are not trained any more, and the difference stays what it is.
  */
-static const msdu__apart *lost(const msdu__stream *stream)
+static const msdu__apart *lost(const msdu__part *part, const msdu__recognizer *r)
 {
-    const msdu__recognizer *r = &stream->recognizer;
-    const msdu__apart *apart = stream->apart;
+    const msdu__apart *apart = part->apart;
     bool has_new = false;
     for (uint32_t i = 0; apart != NULL && i < r->tensor_count && !has_new; i++) {
-        has_new = !was_known(stream, &r->tensors[i]);
+        has_new = !was_known(part, &r->tensors[i]);
     }
     while (apart != NULL && apart->is_left) {
         apart = apart->next;
@@ -147,14 +168,13 @@ static const msdu__apart *lost(const msdu__stream *stream)
     return has_new ? apart : NULL;
 }
 
-bool msdu__part_is_lost(msdu__stream *stream)
+bool msdu__part_is_lost(const msdu__part *part, const msdu__recognizer *r, char *why, size_t bytes)
 {
-    const msdu__apart *apart = lost(stream);
+    const msdu__apart *apart = lost(part, r);
     if (apart == NULL) {
         return false;
     }
-    stream->has_failed = true;
-    (void)snprintf(stream->why, sizeof(stream->why),
+    (void)snprintf(why, bytes,
                    "after local steps the gradient of %" PRIu64 " elements, %u of %u of a step, "
                    "stays away, and others are new: if they took its place, ranks cannot be "
                    "joined; use MSDU_DOMAIN=gradient",

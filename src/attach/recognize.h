@@ -19,6 +19,7 @@
 
 #define MSDU__CALLS_MAX   4096 /* calls remembered while learning */
 #define MSDU__TENSORS_MAX 1024 /* gradients of a step */
+#define MSDU__STEPS_BORNE 3    /* steps_borne, for ranks that take local steps */
 
 /* What is known of a call: equal on all ranks. */
 typedef struct msdu__call {

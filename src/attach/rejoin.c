@@ -9,12 +9,12 @@
 msdu__apart *msdu__apart_new(uint64_t count, int32_t kind)
 {
     msdu__apart *apart = calloc(1, sizeof(*apart));
-    size_t bytes = kind == 2 ? sizeof(double) : sizeof(float);
     if (apart == NULL) {
         return NULL;
     }
     apart->count = count;
     apart->kind = kind;
+    size_t bytes = msdu__apart_is_double(apart) ? sizeof(double) : sizeof(float);
     apart->parameter = calloc(count, bytes);
     apart->momentum = calloc(count, bytes);
     if (apart->parameter == NULL || apart->momentum == NULL) {
@@ -22,6 +22,11 @@ msdu__apart *msdu__apart_new(uint64_t count, int32_t kind)
         return NULL;
     }
     return apart;
+}
+
+bool msdu__apart_is_double(const msdu__apart *apart)
+{
+    return apart->kind % 2 == 0;
 }
 
 void msdu__apart_free(msdu__apart *list)
@@ -84,11 +89,10 @@ static double join_element(const control *k, double sum, bool is_double, double 
     return given;
 }
 
-static void join_floats(const control *k, msdu__apart *apart, float *sum)
+static void join_floats(const control *k, float *parameter, float *momentum, float *sum,
+                        uint64_t count)
 {
-    float *parameter = apart->parameter;
-    float *momentum = apart->momentum;
-    for (uint64_t i = 0; i < apart->count; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         double x = (double)parameter[i];
         double w = (double)momentum[i];
         sum[i] = (float)join_element(k, (double)sum[i], false, &x, &w);
@@ -97,29 +101,41 @@ static void join_floats(const control *k, msdu__apart *apart, float *sum)
     }
 }
 
-static void join_doubles(const control *k, msdu__apart *apart, double *sum)
+static void join_doubles(const control *k, double *parameter, double *momentum, double *sum,
+                         uint64_t count)
 {
-    double *parameter = apart->parameter;
-    double *momentum = apart->momentum;
-    for (uint64_t i = 0; i < apart->count; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         sum[i] = join_element(k, sum[i], true, &parameter[i], &momentum[i]);
     }
 }
 
-bool msdu__rejoin(const msdu__optimizer *optimizer, msdu__apart *apart, void *sum)
+void msdu__rejoin_add(const msdu__optimizer *optimizer, const msdu__apart *apart, uint64_t first,
+                      uint64_t count, void *sum)
 {
     control k = control_of(optimizer);
-    bool can_move = optimizer->lr > 0;
-    if (!can_move) { /* nothing moves parameters now; the momentum goes its way */
+    if (!(optimizer->lr > 0)) { /* nothing moves parameters now; the momentum goes its way */
         k.of_parameter = k.of_momentum = k.of_decay = 0;
     }
-    if (apart->kind == 2) {
-        join_doubles(&k, apart, sum);
+    if (msdu__apart_is_double(apart)) {
+        join_doubles(&k, (double *)apart->parameter + first, (double *)apart->momentum + first, sum,
+                     count);
     } else {
-        join_floats(&k, apart, sum);
+        join_floats(&k, (float *)apart->parameter + first, (float *)apart->momentum + first, sum,
+                    count);
     }
+}
+
+bool msdu__rejoin_call(const msdu__optimizer *optimizer, msdu__apart *apart)
+{
+    bool can_move = optimizer->lr > 0;
     bool is_same_lr = apart->calls > 0 && apart->last_lr == optimizer->lr;
     apart->calls += can_move ? 1 : 0;
     apart->last_lr = optimizer->lr;
     return can_move && apart->calls >= CALLS_LEAST && is_same_lr;
+}
+
+bool msdu__rejoin(const msdu__optimizer *optimizer, msdu__apart *apart, void *sum)
+{
+    msdu__rejoin_add(optimizer, apart, 0, apart->count, sum);
+    return msdu__rejoin_call(optimizer, apart);
 }

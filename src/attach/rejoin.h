@@ -29,7 +29,7 @@ typedef struct msdu__optimizer {
 /* A gradient whose parameters differ between ranks. */
 typedef struct msdu__apart {
     uint64_t count;
-    int32_t kind;    /* of the call: 1 is float32, 2 is float64 */
+    int32_t kind;    /* of the call: odd is float32, even is float64 */
     uint32_t at;     /* of ... */
     uint32_t of;     /* ... reductions of a step, before the change */
     uint32_t calls;  /* since */
@@ -43,6 +43,7 @@ typedef struct msdu__apart {
 
 /* NULL: no memory. Zeroed, not in a list. */
 msdu__apart *msdu__apart_new(uint64_t count, int32_t kind);
+bool msdu__apart_is_double(const msdu__apart *apart);
 /* The whole list; NULL is allowed. */
 void msdu__apart_free(msdu__apart *list);
 
@@ -53,5 +54,10 @@ msdu__apart *msdu__apart_find(msdu__apart *list, uint64_t count, int32_t kind);
 /* `sum` is the same on all ranks: add what joins them. True: from the optimizer's next update on
  * this tensor is equal on all ranks, parameters and momentum. */
 bool msdu__rejoin(const msdu__optimizer *optimizer, msdu__apart *apart, void *sum);
+/* The same where sums come later than calls: what follows from the call alone, and elements first
+ * .. first + count of the sum, which are at `sum`. */
+bool msdu__rejoin_call(const msdu__optimizer *optimizer, msdu__apart *apart);
+void msdu__rejoin_add(const msdu__optimizer *optimizer, const msdu__apart *apart, uint64_t first,
+                      uint64_t count, void *sum);
 
 #endif

@@ -12,8 +12,6 @@
 
 #include "tell.h"
 
-#define STEPS_BORNE 3 /* with strays, before the new gradients are learned */
-
 /* --- begin --- */
 
 /* What one rank cannot do, none does: all are at the same call. */
@@ -44,7 +42,8 @@ void msdu__stream_begin(msdu__stream *stream)
         stream->is_plain = true;
         return;
     }
-    if (msdu__part_is_lost(stream)) {
+    if (msdu__part_is_lost(&stream->part, r, stream->why, sizeof(stream->why))) {
+        stream->has_failed = true;
         return;
     }
     bool is_good = agree(stream, why == NULL);
@@ -73,7 +72,7 @@ void msdu__stream_begin(msdu__stream *stream)
     }
     /* Ranks that took local steps are joined by the same tensors only, so these are waited for. */
     stream->recognizer.is_patient = stream->engine.is_accumulated;
-    stream->recognizer.steps_borne = STEPS_BORNE;
+    stream->recognizer.steps_borne = MSDU__STEPS_BORNE;
     stream->engine.steps_before =
         stream->ended_steps + (stream->learned_calls - stream->ended_calls) / r->tensor_count;
     stream->tensors = r->tensor_count;
@@ -88,7 +87,7 @@ void msdu__stream_begin(msdu__stream *stream)
                       r->tensor_count, stream->elements, stream->ranks,
                       stream->engine.is_accumulated ? "accumulated" : "gradient");
     }
-    msdu__part_tell(stream);
+    msdu__part_tell(&stream->part, false);
 }
 
 /* --- end --- */
@@ -141,17 +140,25 @@ void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen)
     stream->has_strayed = true;
 }
 
-static void tell_break(const msdu__stream *stream, const msdu__call *seen)
+static bool sum_over_ranks(void *user, double *values, size_t count)
 {
-    if (stream->rank == 0) {
-        (void)fprintf(stderr,
-                      "msdu: rank 0: the pattern of reductions changed after %" PRIu64
-                      " steps: one of %" PRIu64 " elements came unexpectedly; %spassing through, "
-                      "and learning anew\n",
-                      stream->engine.steps, seen->count,
-                      stream->engine.is_accumulated
-                          ? "the next two reductions of each gradient join the ranks; "
-                          : "");
+    const msdu__stream *stream = user;
+    return PMPI_Allreduce(MPI_IN_PLACE, values, (int)count, MPI_DOUBLE, MPI_SUM, stream->own) ==
+           MPI_SUCCESS;
+}
+
+static void fail_parted(msdu__stream *stream, const char *why)
+{
+    stream->has_failed = true;
+    (void)snprintf(stream->why, sizeof(stream->why),
+                   "the pattern of reductions changed, and ranks could not be joined: %s", why);
+}
+
+void msdu__stream_join(msdu__stream *stream, msdu__apart *apart, void *sum)
+{
+    if (msdu__rejoin(&stream->part.optimizer, apart, sum)) {
+        msdu__part_joined(&stream->part, apart);
+        msdu__apart_free(apart);
     }
 }
 
@@ -166,21 +173,22 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
         fail_alone(stream, seen);
         return;
     }
-    msdu_status status = msdu__engine_part(&stream->engine, &list, &stream->optimizer);
+    msdu_status status = msdu__engine_part(&stream->engine, &list, &stream->part.optimizer);
     if (!agree(stream, status == MSDU_OK)) {
-        stream->has_failed = true;
-        (void)snprintf(stream->why, sizeof(stream->why),
-                       "the pattern of reductions changed, and ranks could not be joined: %s",
-                       status == MSDU_OK ? "another rank failed" : msdu_last_error());
+        fail_parted(stream, status == MSDU_OK ? "another rank failed" : msdu_last_error());
         msdu__apart_free(list);
         list = NULL;
     }
-    msdu__part_keep(stream, list);
+    if (!msdu__part_keep(&stream->part, list, stream->ranks, sum_over_ranks, stream)) {
+        fail_parted(stream, "out of memory, or MPI failed");
+    }
     /* the present step begins behind the last one's tensors, or where it began */
     stream->ended_steps = stream->engine.steps_before + stream->engine.steps;
     stream->ended_calls =
         stream->step_calls + (stream->engine.announced > 0 ? 0 : stream->engine.count);
-    tell_break(stream, seen);
+    if (stream->rank == 0) {
+        msdu__tell_break(&stream->engine, seen);
+    }
     status = msdu__engine_finish(&stream->engine);
     if (status != MSDU_OK) {
         (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
@@ -211,7 +219,7 @@ static void tell(msdu__stream *stream)
         msdu__tell_summary(&stream->summary);
     }
     tell_passed(stream);
-    msdu__part_tell(stream);
+    msdu__part_tell(&stream->part, true);
 }
 
 void msdu__stream_end(msdu__stream *stream)
@@ -232,9 +240,6 @@ void msdu__stream_end(msdu__stream *stream)
         passed + stream->taken > 0) {
         tell(stream);
     }
-    msdu__apart_free(stream->apart);
-    stream->apart = NULL;
-    free(stream->before);
-    stream->before = NULL;
+    msdu__part_free(&stream->part);
     stream->is_left_alone = true;
 }

@@ -30,21 +30,9 @@ static void pause_shortly(void)
 
 /* --- sums --- */
 
-static bool make_room(msdu__track *track)
+static uint64_t deadline_ms(void)
 {
-    const size_t bytes = MSDU__SUM_ROOM * sizeof(double);
-    if (track->pinned == NULL) {
-        void *pinned = NULL;
-        void *staging = NULL;
-        bool is_good =
-            cudaHostAlloc(&pinned, bytes, cudaHostAllocPortable) == cudaSuccess &&
-            cudaMalloc(&staging, bytes) == cudaSuccess &&
-            cudaEventCreateWithFlags(&track->summed, cudaEventDisableTiming) == cudaSuccess;
-        track->pinned = pinned;
-        track->staging = staging;
-        return is_good;
-    }
-    return track->summed != NULL;
+    return msdu__attach_number("MSDU_DEADLINE_MS", 60000);
 }
 
 void msdu__talk_close(msdu__track *track)
@@ -59,6 +47,25 @@ void msdu__talk_close(msdu__track *track)
     (void)cudaFree(track->staging);
     track->summed = NULL;
     track->pinned = track->staging = NULL;
+    track->room = 0;
+}
+
+static bool make_room(msdu__track *track, size_t count)
+{
+    void *pinned = NULL;
+    void *staging = NULL;
+    if (count <= track->room || track->is_stuck) {
+        return !track->is_stuck;
+    }
+    msdu__talk_close(track);
+    bool is_good =
+        cudaHostAlloc(&pinned, count * sizeof(double), cudaHostAllocPortable) == cudaSuccess &&
+        cudaMalloc(&staging, count * sizeof(double)) == cudaSuccess &&
+        cudaEventCreateWithFlags(&track->summed, cudaEventDisableTiming) == cudaSuccess;
+    track->pinned = pinned;
+    track->staging = staging;
+    track->room = is_good ? count : 0;
+    return is_good;
 }
 
 static bool is_taken(ncclResult_t result)
@@ -80,11 +87,16 @@ static bool settle(const msdu__track *track, uint64_t limit_ms)
     return result == ncclSuccess;
 }
 
-static bool wait_for(const msdu__track *track, uint64_t limit_ms)
+bool msdu__talk_settle(const msdu__track *track)
+{
+    return settle(track, deadline_ms());
+}
+
+static bool wait_for(cudaEvent_t event, uint64_t limit_ms)
 {
     cudaError_t error = cudaErrorNotReady;
     for (uint64_t turn = 0; turn < limit_ms * TURNS_PER_MS && error == cudaErrorNotReady; turn++) {
-        error = cudaEventQuery(track->summed);
+        error = cudaEventQuery(event);
         if (error == cudaErrorNotReady) {
             pause_shortly();
         }
@@ -92,27 +104,32 @@ static bool wait_for(const msdu__track *track, uint64_t limit_ms)
     return error == cudaSuccess;
 }
 
-static bool give(msdu__track *track, const double *values)
+bool msdu__talk_reached(cudaEvent_t event, uint64_t limit_ms)
 {
-    const size_t bytes = MSDU__SUM_ROOM * sizeof(double);
+    return wait_for(event, limit_ms);
+}
+
+static bool give(msdu__track *track, const double *values, size_t count)
+{
+    const size_t bytes = count * sizeof(double);
     memcpy(track->pinned, values, bytes);
     if (cudaMemcpyAsync(track->staging, track->pinned, bytes, cudaMemcpyHostToDevice,
                         track->stream) != cudaSuccess) {
         return false;
     }
-    int code = track->reduce(track->staging, track->staging, MSDU__SUM_ROOM, (int)ncclFloat64,
-                             (int)ncclSum, track->comm, (uintptr_t)track->stream);
+    int code = track->reduce(track->staging, track->staging, count, (int)ncclFloat64, (int)ncclSum,
+                             track->comm, (uintptr_t)track->stream);
     return is_taken((ncclResult_t)code);
 }
 
-static bool take(msdu__track *track, double *values, uint64_t limit_ms)
+static bool take(msdu__track *track, double *values, size_t count, uint64_t limit_ms)
 {
-    const size_t bytes = MSDU__SUM_ROOM * sizeof(double);
+    const size_t bytes = count * sizeof(double);
     bool is_good = settle(track, limit_ms) &&
                    cudaMemcpyAsync(track->pinned, track->staging, bytes, cudaMemcpyDeviceToHost,
                                    track->stream) == cudaSuccess &&
                    cudaEventRecord(track->summed, track->stream) == cudaSuccess &&
-                   wait_for(track, limit_ms);
+                   wait_for(track->summed, limit_ms);
     if (is_good) {
         memcpy(values, track->pinned, bytes);
     }
@@ -120,14 +137,15 @@ static bool take(msdu__track *track, double *values, uint64_t limit_ms)
     return is_good;
 }
 
-bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
-                    double (*values)[MSDU__SUM_ROOM], uint64_t limit_ms)
+/* The values of a track are `count` behind those of the one before. */
+static bool sum(msdu__track *const *tracks, size_t track_count, double *values, size_t count,
+                uint64_t limit_ms)
 {
     bool is_good = true;
     for (size_t i = 0; i < track_count; i++) {
         (void)cudaSetDevice(tracks[i]->device);
         /* what the trainer gave it last, which the trainer has not asked about yet */
-        is_good = make_room(tracks[i]) && settle(tracks[i], limit_ms) && is_good;
+        is_good = make_room(tracks[i], count) && settle(tracks[i], limit_ms) && is_good;
     }
     if (!is_good) {
         return false;
@@ -135,14 +153,25 @@ bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
     is_good = is_taken(tracks[0]->library->group_start());
     for (size_t i = 0; i < track_count; i++) {
         (void)cudaSetDevice(tracks[i]->device);
-        is_good = give(tracks[i], values[i]) && is_good;
+        is_good = give(tracks[i], values + i * count, count) && is_good;
     }
     is_good = is_taken(tracks[0]->library->group_end()) && is_good;
     for (size_t i = 0; i < track_count; i++) {
         (void)cudaSetDevice(tracks[i]->device);
-        is_good = is_good && take(tracks[i], values[i], limit_ms);
+        is_good = is_good && take(tracks[i], values + i * count, count, limit_ms);
     }
     return is_good;
+}
+
+bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
+                    double (*values)[MSDU__SUM_ROOM], uint64_t limit_ms)
+{
+    return sum(tracks, track_count, values[0], MSDU__SUM_ROOM, limit_ms);
+}
+
+bool msdu__talk_add(msdu__track *track, double *values, size_t count, uint64_t limit_ms)
+{
+    return sum(&track, 1, values, count, limit_ms);
 }
 
 /* --- where to meet --- */
@@ -265,8 +294,7 @@ bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret)
         pack(values[0], secret_count, secret);
         pack(values[0] + secret_count, url_count, url);
     }
-    uint64_t limit_ms = msdu__attach_number("MSDU_DEADLINE_MS", 60000);
-    if (!msdu__talk_sum(&track, 1, values, limit_ms)) {
+    if (!msdu__talk_sum(&track, 1, values, deadline_ms())) {
         return false;
     }
     unpack(values[0], secret_count, secret);

@@ -17,6 +17,17 @@ void msdu__tell_summary(const msdu_summary *s)
                   s->bytes_plain, (double)s->bytes_plain / (double)s->bytes_sent);
 }
 
+void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen)
+{
+    (void)fprintf(
+        stderr,
+        "msdu: rank 0: the pattern of reductions changed after %" PRIu64 " steps: one of %" PRIu64
+        " elements came unexpectedly; %spassing through, and "
+        "learning anew\n",
+        engine->steps, seen->count,
+        engine->is_accumulated ? "the next two reductions of each gradient join the ranks; " : "");
+}
+
 void msdu__tell_passed(const uint64_t *passed, const char *const *reasons, int count)
 {
     (void)fprintf(stderr, "msdu: passed through:");

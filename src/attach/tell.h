@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rank 0 tells its user at the end, on standard error: the same over MPI and NCCL. */
+/* What rank 0 tells its user, on standard error: the same over MPI and NCCL. */
 #ifndef MSDU_TELL_H
 #define MSDU_TELL_H
 
@@ -7,6 +7,10 @@
 
 #include <msdu/msdu.h>
 
+#include "engine.h"
+
+/* The pattern changed: `seen` came where another was due. */
+void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen);
 /* What a context did; nothing where it sent nothing. */
 void msdu__tell_summary(const msdu_summary *s);
 /* How many reductions were passed through, for each of `count` reasons. */

@@ -63,7 +63,7 @@ static msdu_status open_engine(msdu__track *track, double hosts)
 
 static void close_engine(msdu__track *track)
 {
-    msdu__device_close(&track->engine);
+    msdu__engine_close(&track->engine);
     track->is_taking = false;
     if (track->folder[0] != '\0') {
         (void)rmdir(track->folder);
@@ -98,6 +98,13 @@ static void tell_begin(const msdu__track *track)
     }
 }
 
+static void fail_with(msdu__track *track, const char *text)
+{
+    track->has_failed = true;
+    (void)snprintf(track->why, sizeof(track->why), "%s", text);
+    (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, track->why);
+}
+
 /* All ranks said that they can. */
 static void begin(msdu__track *track, double hosts)
 {
@@ -114,10 +121,14 @@ static void begin(msdu__track *track, double hosts)
     }
     /* Ranks that took local steps are joined by the same tensors only, so these are waited for. */
     track->recognizer.is_patient = track->engine.is_accumulated;
+    track->recognizer.steps_borne = MSDU__STEPS_BORNE;
     /* the present step is NCCL's own */
-    track->engine.steps_before = (track->candidates - 1) / track->recognizer.tensor_count + 1;
+    track->engine.steps_before =
+        track->ended_steps +
+        (track->step_calls - track->ended_calls) / track->recognizer.tensor_count + 1;
     track->is_taking = false;
     tell_begin(track);
+    msdu__part_tell(&track->part, false);
 }
 
 void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
@@ -135,7 +146,10 @@ void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
     bool has_met = msdu__talk_sum(tracks, track_count, values, deadline_ms());
     for (size_t i = 0; i < track_count; i++) {
         const char *why = track_count > 1 ? several : refusal(&tracks[i]->recognizer);
-        if (!has_met) {
+        char lost[256];
+        if (msdu__part_is_lost(&tracks[i]->part, &tracks[i]->recognizer, lost, sizeof(lost))) {
+            fail_with(tracks[i], lost);
+        } else if (!has_met) {
             refuse(tracks[i], "ranks did not meet within the deadline");
         } else if (values[i][0] > 0) {
             refuse(tracks[i], why);
@@ -157,11 +171,11 @@ static void keep_summary(msdu__track *track)
 /* Zeros take part in the sums of a step that no trainer will see. */
 static msdu_status fill_step(msdu__track *track)
 {
-    msdu__device_engine *engine = &track->engine;
+    msdu__engine *engine = &track->engine;
     msdu_status status = MSDU_OK;
     while (status == MSDU_OK && engine->announced > 0) {
         uint32_t at = engine->announced;
-        size_t bytes = engine->counts[at] * sizeof(double);
+        size_t bytes = engine->grads[at].count * sizeof(double);
         void *zeros = NULL;
         if (cudaMalloc(&zeros, bytes) != cudaSuccess) {
             return MSDU_ERR_NO_MEMORY;
@@ -179,13 +193,6 @@ static msdu_status finish(msdu__track *track)
 {
     msdu_status status = fill_step(track);
     return status == MSDU_OK ? msdu_finish(track->engine.ctx) : status;
-}
-
-static void fail_with(msdu__track *track, const char *text)
-{
-    track->has_failed = true;
-    (void)snprintf(track->why, sizeof(track->why), "%s", text);
-    (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, track->why);
 }
 
 int msdu__track_fail(msdu__track *track, msdu_status status)
@@ -206,10 +213,39 @@ static bool is_seen_by_all(msdu__track *track)
     return msdu__talk_sum(&track, 1, values, deadline_ms() / 2);
 }
 
+static bool sum_over_ranks(void *user, double *values, size_t count)
+{
+    return msdu__talk_add(user, values, count, deadline_ms());
+}
+
+/* How far ranks are apart after local steps, for what joins them. What one rank cannot, none does.
+ */
+static bool part(msdu__track *track)
+{
+    static const char changed[] =
+        "the pattern of reductions changed, and ranks could not be joined";
+    double failed[1][MSDU__SUM_ROOM] = {{0}};
+    char text[256];
+    msdu__apart *list = NULL;
+    msdu_status status = msdu__engine_part(&track->engine, &list, &track->part.optimizer);
+    (void)snprintf(text, sizeof(text), "%s: %s", changed,
+                   status == MSDU_OK ? "another rank failed" : msdu_last_error());
+    failed[0][0] = status == MSDU_OK ? 0 : 1;
+    if (!msdu__talk_sum(&track, 1, failed, deadline_ms()) || failed[0][0] > 0) {
+        msdu__apart_free(list);
+    } else if (msdu__part_keep(&track->part, list, track->ranks, sum_over_ranks, track)) {
+        return true;
+    } else {
+        (void)snprintf(text, sizeof(text), "%s: their sums failed", changed);
+    }
+    fail_with(track, text);
+    return false;
+}
+
 void msdu__track_break(msdu__track *track, const msdu__call *seen)
 {
     char text[256];
-    track->is_plain = false;
+    track->is_plain = track->is_breaking = false;
     if (track->engine.ctx == NULL) {
         return;
     }
@@ -222,23 +258,27 @@ void msdu__track_break(msdu__track *track, const msdu__call *seen)
         close_engine(track);
         return;
     }
-    bool is_local = track->engine.is_accumulated;
-    uint64_t steps = track->engine.steps;
-    msdu_status status = finish(track);
-    if (track->rank == 0 || status != MSDU_OK) {
-        (void)fprintf(stderr,
-                      "msdu: rank %d: the pattern of reductions changed after %" PRIu64
-                      " steps: one of %" PRIu64 " elements came unexpectedly; %s\n",
-                      track->rank, steps, seen->count,
-                      is_local ? "ranks that took local steps cannot be joined by it"
-                               : "passing through, and learning anew");
+    /* the present step begins behind the last one's tensors, or where it began */
+    track->ended_steps = track->engine.steps_before + track->engine.steps;
+    track->ended_calls =
+        track->step_calls + (track->engine.announced > 0 ? 0 : track->engine.count);
+    if (part(track)) {
+        if (track->rank == 0) {
+            msdu__tell_break(&track->engine, seen);
+        }
+        msdu_status status = finish(track);
+        if (status != MSDU_OK) {
+            (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, msdu_last_error());
+        }
     }
     keep_summary(track);
     close_engine(track);
-    if (is_local) {
-        fail_with(track, "the pattern of reductions changed under local steps; use "
-                         "MSDU_DOMAIN=gradient, or name the gradients by MSDU_ATTACH_ALLOW and "
-                         "MSDU_ATTACH_TENSORS");
+}
+
+void msdu__track_join(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen)
+{
+    if (!track->has_failed && !msdu__join_add(track, call, seen)) {
+        fail_with(track, "what joins the ranks after local steps could not be given to the device");
     }
 }
 
@@ -259,16 +299,18 @@ void msdu__track_stray(msdu__track *track, const msdu__call *seen)
 static void tell_passed(const msdu__track *track)
 {
     static const char *const reasons[MSDU__PASSED_REASONS] = {
-        "not a sum or mean of float32 (float64 with local steps)",
+        "not a sum or mean of float32 or 16 bits (float64 with local steps)",
         "small (MSDU_ATTACH_MIN_BYTES)",
         "denied by a list",
         "while learning, or in no pattern",
         "gradients, exact as they are",
-        "captured in a CUDA graph"};
+        "captured in a CUDA graph",
+        "gradients that joined the ranks after a change",
+        "of 16 bits (not with local steps, nor over wires as wide)"};
     msdu__tell_passed(track->passed, reasons, MSDU__PASSED_REASONS);
 }
 
-static void tell(const msdu__track *track)
+static void tell(msdu__track *track)
 {
     (void)fprintf(
         stderr, "msdu: NCCL communicator of %d ranks: %" PRIu64 " reductions taken as gradients\n",
@@ -277,6 +319,7 @@ static void tell(const msdu__track *track)
         msdu__tell_summary(&track->summary);
     }
     tell_passed(track);
+    msdu__part_tell(&track->part, true);
 }
 
 /* Nobody else has to come, so only what is under way is waited for, and not for long: gradients of
@@ -317,5 +360,6 @@ void msdu__track_end(msdu__track *track, int how)
         tell(track);
     }
     track->is_left_alone = true;
+    msdu__join_close(track);
     msdu__talk_close(track);
 }

@@ -93,12 +93,14 @@ static bool is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out, uint64_t
     return is_late;
 }
 
-static void notify(void *user)
+void msdu__nccl_notify(void *user)
 {
-    const msdu_comm *comm = user;
-    if (comm->host->notify != NULL) {
+    msdu_comm *comm = user;
+    (void)pthread_mutex_lock(&comm->telling);
+    if (!comm->is_left && comm->host->notify != NULL) {
         comm->host->notify(comm->host->user);
     }
+    (void)pthread_mutex_unlock(&comm->telling);
 }
 
 /* From the hub's thread: whoever tests next ends the communicator. */
@@ -106,7 +108,7 @@ static void failed(void *user)
 {
     msdu_comm *comm = user;
     atomic_store(&comm->is_failing, true);
-    notify(comm);
+    msdu__nccl_notify(comm);
 }
 
 /* --- joining --- */
@@ -243,9 +245,14 @@ static void free_comm(msdu_comm *comm)
 {
     cudaStream_t streams[] = {comm->early, comm->late, comm->wire, comm->notice};
     cudaEvent_t events[] = {comm->early_end, comm->late_end};
+    if (!msdu__nccl_drain(comm)) { /* its notices name this struct */
+        (void)pthread_mutex_lock(&comm->telling);
+        comm->is_left = true;
+        (void)pthread_mutex_unlock(&comm->telling);
+        return;
+    }
     for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]); i++) {
         if (streams[i] != NULL) {
-            (void)cudaStreamSynchronize(streams[i]); /* its notices name this struct */
             (void)cudaStreamDestroy(streams[i]);
         }
     }
@@ -271,12 +278,14 @@ static void free_comm(msdu_comm *comm)
     for (uint32_t i = 0; comm->lanes != NULL && i < comm->host->lanes; i++) {
         free(comm->lanes[i].prints);
     }
+    msdu__nccl_exchange_end(comm);
     (void)cudaFree(comm->scratch[0]);
     (void)cudaFree(comm->scratch[1]);
     free(comm->reqs);
     free(comm->lanes);
     (void)pthread_mutex_destroy(&comm->lock);
     (void)pthread_mutex_destroy(&comm->launch);
+    (void)pthread_mutex_destroy(&comm->telling);
     free(comm);
 }
 
@@ -307,6 +316,7 @@ static msdu_status nccl_open(const msdu_host *host, msdu_comm **comm_out)
     comm->watch = (msdu__hub_watch){comm, is_stalled, progress, failed};
     (void)pthread_mutex_init(&comm->lock, NULL);
     (void)pthread_mutex_init(&comm->launch, NULL);
+    (void)pthread_mutex_init(&comm->telling, NULL);
     msdu_status status = make_streams(comm);
     if (status == MSDU_OK) {
         status = make_requests(comm);
@@ -364,6 +374,7 @@ static void nccl_close(msdu_comm *comm)
     (void)cudaSetDevice(comm->device);
     if (comm->hub != NULL && !atomic_load(&comm->is_failing)) {
         if (is_idle(comm)) {
+            msdu__nccl_unregister(comm);
             msdu__hub_bye(comm->hub, BYE_NS);
         } else {
             msdu__hub_abort(comm->hub, MSDU_ERR_PEER_LOST,
@@ -383,7 +394,7 @@ static msdu_status run_op(msdu_comm *comm, msdu_req *req)
     }
     MSDU__CUDA(comm, cudaEventRecord(req->done, comm->wire));
     MSDU__CUDA(comm, cudaStreamWaitEvent(comm->notice, req->done, 0));
-    MSDU__CUDA(comm, cudaLaunchHostFunc(comm->notice, notify, comm));
+    MSDU__CUDA(comm, cudaLaunchHostFunc(comm->notice, msdu__nccl_notify, comm));
     return MSDU_OK;
 }
 
@@ -498,11 +509,13 @@ static msdu_status nccl_start(msdu_comm *comm, const msdu_op *op, msdu_req **req
 msdu_status msdu__nccl_look(msdu_comm *comm)
 {
     ncclResult_t result = ncclSuccess;
-    if (comm->nccl != NULL && ncclCommGetAsyncError(comm->nccl, &result) == ncclSuccess &&
-        (result == ncclSuccess || result == ncclInProgress)) {
-        return msdu__nccl_check(comm);
-    }
-    return msdu__nccl_fail(comm, "an operation", ncclGetErrorString(result));
+    (void)pthread_mutex_lock(&comm->lock); /* nobody ends the communicator meanwhile */
+    bool is_well = comm->nccl != NULL &&
+                   ncclCommGetAsyncError(comm->nccl, &result) == ncclSuccess &&
+                   (result == ncclSuccess || result == ncclInProgress);
+    (void)pthread_mutex_unlock(&comm->lock);
+    return is_well ? msdu__nccl_check(comm)
+                   : msdu__nccl_fail(comm, "an operation", ncclGetErrorString(result));
 }
 
 static msdu_status lead_late(msdu_comm *comm, const msdu_req *req)
@@ -550,8 +563,10 @@ static msdu_status nccl_test(msdu_comm *comm, msdu_req *req)
 
 static void nccl_abort(msdu_comm *comm, msdu_status status, const char *why)
 {
+    const char *text = why == NULL ? "no cause given" : why;
+    msdu__nccl_note(comm, status, text);
     if (comm->hub != NULL) {
-        msdu__hub_abort(comm->hub, status, why == NULL ? "no cause given" : why);
+        msdu__hub_abort(comm->hub, status, text);
     }
 }
 

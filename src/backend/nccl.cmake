@@ -24,7 +24,7 @@ target_compile_options(msdu_nccl_loops PRIVATE -fmad=false)
 set_target_properties(msdu_nccl_loops PROPERTIES POSITION_INDEPENDENT_CODE ON
     CUDA_STANDARD 17 CUDA_VISIBILITY_PRESET hidden)
 
-msdu_add_backend(nccl nccl.c nccl_device.c nccl_fault.c nccl_move.c local_move.c rank_list.c)
+msdu_add_backend(nccl nccl.c nccl_device.c nccl_fault.c nccl_move.c nccl_register.c local_move.c rank_list.c)
 target_sources(msdu_nccl PRIVATE $<TARGET_OBJECTS:msdu_nccl_loops>)
 target_include_directories(msdu_nccl SYSTEM PRIVATE ${MSDU_NCCL_INCLUDE_DIR})
 # the runtime is linked in: it needs no library beside the driver's, which it loads when used

@@ -10,14 +10,6 @@
 
 #define PAUSE_NS 20000L
 
-static void notify(void *user)
-{
-    const msdu_comm *comm = user;
-    if (comm->host->notify != NULL) {
-        comm->host->notify(comm->host->user);
-    }
-}
-
 /* --- memory --- */
 
 static void *allocate(msdu_comm *comm, uint64_t bytes, int32_t is_shared)
@@ -46,12 +38,12 @@ static void *allocate(msdu_comm *comm, uint64_t bytes, int32_t is_shared)
 static void release(msdu_comm *comm, void *memory, int32_t is_shared)
 {
     (void)cudaSetDevice(comm->device);
-    /* passes, and communication that was given up, may still use it */
-    (void)cudaStreamSynchronize(comm->early);
-    (void)cudaStreamSynchronize(comm->late);
-    if (is_shared != 0) {
+    /* passes, and communication that was given up, may still use it; then it is left behind */
+    bool is_unused = msdu__nccl_drain(comm);
+    if (is_unused && is_shared != 0) {
         (void)cudaFreeHost(memory);
-    } else {
+    } else if (is_unused &&
+               memory != comm->exchange) { /* that is NCCL's until the communicator ends */
         (void)cudaFree(memory);
     }
 }
@@ -97,7 +89,7 @@ static msdu_status record_mark(msdu_comm *comm)
     MSDU__CUDA(comm, cudaStreamWaitEvent(comm->notice, comm->early_end, 0));
     MSDU__CUDA(comm, cudaStreamWaitEvent(comm->notice, comm->late_end, 0));
     MSDU__CUDA(comm, cudaEventRecord(event, comm->notice));
-    MSDU__CUDA(comm, cudaLaunchHostFunc(comm->notice, notify, comm));
+    MSDU__CUDA(comm, cudaLaunchHostFunc(comm->notice, msdu__nccl_notify, comm));
     return MSDU_OK;
 }
 
@@ -177,7 +169,16 @@ static msdu_status lead(msdu_comm *comm, cudaStream_t stream)
     return MSDU_OK;
 }
 
-/* Everything launched so far, by both streams. */
+/* Streams may stand behind an operation that ranks have given up; an abort lets them go on. */
+static void release_streams(msdu_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->launch);
+    (void)msdu__nccl_check(comm);
+    (void)pthread_mutex_unlock(&comm->launch);
+}
+
+/* Everything launched so far, by both streams. A group that failed is no reason to fail here: what
+ * is waited for is that nobody writes to the trainer's memory any more. */
 static msdu_status wait_host(msdu_comm *comm)
 {
     uint64_t began = msdu__nccl_now();
@@ -188,6 +189,9 @@ static msdu_status wait_host(msdu_comm *comm)
         if (msdu__nccl_now() - began > comm->host->deadline_ns) {
             return comm->host->fail(MSDU_ERR_TIMEOUT,
                                     "nccl: the device did not end its work within the deadline");
+        }
+        if (atomic_load(&comm->is_failing)) {
+            release_streams(comm);
         }
         (void)nanosleep(&span, NULL);
         status = MSDU_OK;
@@ -232,4 +236,5 @@ const msdu_device msdu__nccl_device = {
     .reached = reached,
     .after = after,
     .before = before,
+    .exchange = msdu__nccl_exchange,
 };

@@ -27,8 +27,10 @@ static void pause_shortly(void)
 
 /* --- ending --- */
 
+/* What NCCL may not come back from, in a thread of its own. */
 typedef struct ending {
     ncclComm_t nccl;
+    void *handle; /* to be deregistered; NULL: the communicator is to be aborted */
     int device;
     _Atomic int holders; /* the thread below, and who waits for it */
     _Atomic bool is_over;
@@ -45,43 +47,66 @@ static void *end_main(void *argument)
 {
     ending *e = argument;
     (void)cudaSetDevice(e->device);
-    (void)ncclCommAbort(e->nccl);
+    if (e->handle != NULL) {
+        msdu__nccl_deregister(e->nccl, e->handle);
+    } else {
+        (void)ncclCommAbort(e->nccl);
+    }
     atomic_store(&e->is_over, true);
     let_go(e);
     return NULL;
 }
 
-void msdu__nccl_end(msdu_comm *comm)
+/* True: done in time. */
+static bool end_within(ncclComm_t nccl, void *handle, int device)
 {
     pthread_t thread;
-    (void)pthread_mutex_lock(&comm->lock);
-    ncclComm_t nccl = comm->nccl;
-    comm->nccl = NULL;
-    (void)pthread_mutex_unlock(&comm->lock);
-    ending *e = nccl == NULL ? NULL : calloc(1, sizeof(*e));
+    ending *e = calloc(1, sizeof(*e));
     if (e == NULL) {
-        return;
+        return false;
     }
     e->nccl = nccl;
-    e->device = comm->device;
+    e->handle = handle;
+    e->device = device;
     atomic_init(&e->holders, 2);
     atomic_init(&e->is_over, false);
     if (pthread_create(&thread, NULL, end_main, e) != 0) {
         free(e); /* the communicator is leaked: there is no thread to wait for it in */
-        return;
+        return false;
     }
     (void)pthread_detach(thread);
     uint64_t began = msdu__nccl_now();
     while (!atomic_load(&e->is_over) && msdu__nccl_now() - began < ABORT_NS) {
         pause_shortly();
     }
+    bool is_over = atomic_load(&e->is_over);
     let_go(e);
+    return is_over;
+}
+
+void msdu__nccl_end(msdu_comm *comm)
+{
+    (void)pthread_mutex_lock(&comm->lock);
+    ncclComm_t nccl = comm->nccl;
+    comm->nccl = NULL;
+    (void)pthread_mutex_unlock(&comm->lock);
+    if (nccl != NULL) {
+        comm->has_ended = end_within(nccl, NULL, comm->device);
+    }
+}
+
+void msdu__nccl_unregister(msdu_comm *comm)
+{
+    if (comm->nccl != NULL && comm->exchange_handle != NULL &&
+        end_within(comm->nccl, comm->exchange_handle, comm->device)) {
+        comm->exchange_handle = NULL;
+    }
 }
 
 /* --- whose failure it is --- */
 
 /* Keep the first cause. */
-static void note(msdu_comm *comm, msdu_status status, const char *text)
+void msdu__nccl_note(msdu_comm *comm, msdu_status status, const char *text)
 {
     (void)pthread_mutex_lock(&comm->lock);
     if (comm->status == MSDU_OK) {
@@ -118,7 +143,7 @@ msdu_status msdu__nccl_fail(msdu_comm *comm, const char *what, const char *why)
                 msdu__hub_abort(comm->hub, MSDU_ERR_PEER_LOST, text);
             }
         }
-        note(comm, status, text);
+        msdu__nccl_note(comm, status, text);
     }
     msdu__nccl_end(comm);
     return noted(comm);
@@ -130,6 +155,41 @@ msdu_status msdu__nccl_check(msdu_comm *comm)
         return MSDU_OK;
     }
     return msdu__nccl_fail(comm, "the group", "it failed");
+}
+
+static void tell_stuck(const msdu_comm *comm)
+{
+    char text[MSDU__HUB_TEXT_BYTES];
+    (void)snprintf(text, sizeof(text),
+                   "nccl: rank %d: the device did not end its work within the deadline: memory is "
+                   "left behind",
+                   comm->host->rank);
+    if (comm->host->log != NULL) {
+        comm->host->log(comm->host->user, MSDU_LOG_WARN, text);
+    }
+}
+
+bool msdu__nccl_drain(msdu_comm *comm)
+{
+    cudaStream_t streams[] = {comm->early, comm->late, comm->wire, comm->notice};
+    uint64_t began = msdu__nccl_now();
+    if (comm->is_stuck) {
+        return false;
+    }
+    if (atomic_load(&comm->is_failing)) {
+        msdu__nccl_end(comm);
+    }
+    for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]) && !comm->is_stuck; i++) {
+        while (streams[i] != NULL && cudaStreamQuery(streams[i]) == cudaErrorNotReady &&
+               !comm->is_stuck) {
+            comm->is_stuck = msdu__nccl_now() - began > comm->host->deadline_ns;
+            pause_shortly();
+        }
+    }
+    if (comm->is_stuck) {
+        tell_stuck(comm);
+    }
+    return !comm->is_stuck;
 }
 
 /* Until the communicator has taken a call, the group failed, or the deadline passed. */

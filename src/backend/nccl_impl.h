@@ -44,7 +44,7 @@ typedef struct msdu__nccl_lane {
  *
  * Lock order: `launch` (whatever is given to streams, any thread) before `lock` (requests,
  * failure), a leaf that is not held across a call of the hub or the host. The hub's thread takes
- * only `lock`.
+ * only `lock` and `telling`.
  */
 struct msdu_comm {
     const msdu_host *host;
@@ -60,7 +60,13 @@ struct msdu_comm {
     cudaEvent_t late_end;
     cudaEvent_t *announced; /* by index; NULL: not yet */
     uint32_t announced_count;
-    void *scratch[2]; /* sums of passes under way, by stream */
+    void *scratch[2];        /* sums of passes under way, by stream */
+    void *exchange;          /* registered memory, freed when NCCL has let go of it; NULL: none */
+    void *exchange_handle;   /* NULL: not registered, or not any more */
+    bool has_ended;          /* the communicator: NCCL let go of everything */
+    bool is_stuck;           /* streams did not end within the deadline */
+    pthread_mutex_t telling; /* while the host is told */
+    bool is_left;            /* the host is not there any more */
     pthread_mutex_t launch;
     cudaEvent_t marks[MSDU__NCCL_MARKS];
     uint64_t mark_count;
@@ -83,12 +89,20 @@ struct msdu_comm {
 msdu_status msdu__nccl_fail(msdu_comm *comm, const char *what, const char *why);
 /* MSDU_OK, or the failure noted before, after ending the communicator. */
 msdu_status msdu__nccl_check(msdu_comm *comm);
+void msdu__nccl_note(msdu_comm *comm, msdu_status status, const char *text);
 /* End the communicator, within a second; what it was doing ends, too. */
 void msdu__nccl_end(msdu_comm *comm);
+/* Have the streams done all that they were given? Waits for it once, within the deadline. A stream
+ * may stand behind one of the trainer's, which may stand behind a rank that is not there. */
+bool msdu__nccl_drain(msdu_comm *comm);
+/* Take registered memory back, within a second, while the other ranks are still there. */
+void msdu__nccl_unregister(msdu_comm *comm);
 uint64_t msdu__nccl_now(void);
 
 /* nccl.c: what NCCL or the group have to say that no operation's event tells. */
 msdu_status msdu__nccl_look(msdu_comm *comm);
+/* Tell the host that something ended; user is the msdu_comm. */
+void msdu__nccl_notify(void *user);
 /* Is a chained operation under way? */
 bool msdu__nccl_has_chain(msdu_comm *comm);
 
@@ -114,6 +128,11 @@ msdu_status msdu__nccl_settle(msdu_comm *comm, ncclResult_t result, const char *
 msdu_status msdu__nccl_move(msdu_comm *comm, msdu_req *req);
 /* An operation on the host's memory is done: put there what it received. */
 void msdu__nccl_unstage(const msdu_comm *comm, const msdu_req *req);
+
+/* nccl_register.c: memory for what all ranks send and receive; msdu_device.exchange. */
+msdu_status msdu__nccl_exchange(msdu_comm *comm, uint64_t bytes, void **memory_out);
+void msdu__nccl_exchange_end(msdu_comm *comm);
+void msdu__nccl_deregister(ncclComm_t nccl, void *handle);
 
 /* nccl_device.c */
 extern const msdu_device msdu__nccl_device;

@@ -24,7 +24,7 @@ static const char doc[] =
     "Communication-reducing data-parallel training.\n\n"
     "Commands:\n"
     "  info    version, backends, policies, corrections, wire formats, every setting\n"
-    "  bench   measure this machine: kernels, hooks, allreduce, overlap\n"
+    "  bench   measure this machine: kernels, hooks, allreduce, overlap, scale\n"
     "  plan    what-if: interval, wire and waiting on a given network\n"
     "  run     start a trainer that was not changed with the library before its MPI\n\v"
     "'msdu COMMAND --help' describes a command.";

@@ -19,7 +19,7 @@
 #define STAY_CAP     1.2
 #define GAIN_HARM    0.7
 #define GAIN_WAIT    0.85
-#define SAME_HARM    1.15 /* no difference that trials could tell */
+#define SAME_HARM    1.04 /* no difference that trials could tell */
 #define SAME_WAIT    0.01 /* likewise, of the wait itself */
 /* Plain float32 is exact, and from local steps there is no way back to gradients: each is left only
  * when that was wanted so many rounds in a row; float32 sooner where waiting is alarming. */

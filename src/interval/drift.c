@@ -5,8 +5,8 @@
 #include <math.h>
 
 /* Constants of the trade between interval, delay and wire; bench/results/policy_trials.txt. */
-/* Of withheld energy beside disagreement: from h = 2 on, ternary costs no more than int4 does. */
-#define RESIDUAL_WEIGHT  0.5
+/* Of withheld energy beside disagreement: from h = 2 on, ternary costs hardly more than int4. */
+#define RESIDUAL_WEIGHT  0.25
 #define SMOOTH           0.3 /* weight of the newest measurement */
 #define POWER_FIRST      1.5
 #define SCALE_MOST       4.0 /* measured over predicted residual, at most; and its inverse */
@@ -218,7 +218,7 @@ double msdu__drift_harm(const msdu__drift *drift, const msdu__choice *choice)
     const msdu__interval_state *state = msdu__drift_is_known(drift) ? drift->state : &unmeasured;
     const double *real = state->real;
     double lost =
-        RESIDUAL_WEIGHT * real[MSDU__REAL_SCALE] * drift->args->wires[choice->wire].residual_ratio;
+        RESIDUAL_WEIGHT * real[MSDU__REAL_SCALE] * drift->args->wires[choice->wire].harm_ratio;
 
     if (choice->interval > 1) {
         return disagreement(state, choice->interval, choice->delay_steps) +

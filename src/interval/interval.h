@@ -21,6 +21,7 @@ typedef struct msdu__interval_wire {
     const char *name;
     double bits;           /* per element */
     double residual_ratio; /* predicted residual energy / energy of a contribution */
+    double harm_ratio;     /* the part of it that harms as noise does */
     bool is_allowed;       /* may be chosen in local rounds (h > 1) */
     bool is_allowed_h1; /* may be chosen for gradients (h = 1); 2 bits only under linear optimizers
                          */
@@ -67,7 +68,9 @@ typedef struct msdu__round_stats {
     double lr;           /* 0 if not known */
     double loss;         /* mean over ranks; NaN if not told */
     uint64_t step_ns;    /* one step without waiting, largest over ranks, smoothed */
-    uint64_t link_ns;    /* time this round's slices kept the link busy, smallest over ranks */
+    uint64_t link_ns;    /* time slices kept the link busy in the round before, smallest over ranks;
+                            0: not known */
+    int link_wire;       /* format of that round */
     uint64_t latency_ns; /* time of an almost empty message */
     uint64_t wait_ns;    /* the owner's, since the message of the round before, smallest over ranks:
                             the slowest rank waits for the network only */

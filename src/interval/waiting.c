@@ -33,7 +33,7 @@ double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round
     double latency = (double)stats->messages * (double)stats->latency_ns;
     double fixed = fmin(latency, LATENCY_SHARE_MAX * link);
     double bits = wire_bits(args, wire);
-    double measured = wire_bits(args, stats->wire);
+    double measured = wire_bits(args, stats->link_wire);
 
     if (bits <= 0 || measured <= 0) {
         return link;
@@ -109,9 +109,14 @@ static void learn_link(const msdu__interval_args *args, msdu__round_stats *stats
 {
     double measured = msdu__interval_sync_ns(args, stats, args->widest_wire);
     double *smooth = &state->real[MSDU__REAL_LINK];
+
+    if (stats->link_ns == 0) { /* the first round after a state was set: what was known before */
+        stats->link_ns = (uint64_t)fmin(*smooth, LINK_MOST);
+        stats->link_wire = args->widest_wire;
+        return;
+    }
     /* a link that was fast once is fast: only delays make it look slower */
     double weight = weight_now(state, measured < *smooth ? SMOOTH_FASTER : SMOOTH);
-
     *smooth += weight * innovation(state, measured, *smooth, *smooth);
     if (measured > 0) {
         stats->link_ns = (uint64_t)fmin((double)stats->link_ns * (*smooth / measured), LINK_MOST);

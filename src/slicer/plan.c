@@ -19,41 +19,80 @@ static uint64_t serve(uint64_t busy_until, const msdu__plan_item *item)
     return (busy_until > item->ready_ns ? busy_until : item->ready_ns) + item->cost_ns;
 }
 
-/* Is x to be started rather than y at `now`? Ready ones by priority, the others by ready time. */
-static bool is_before(const msdu__plan_item *x, const msdu__plan_item *y, uint64_t now)
-{
-    uint64_t x_ready = x->ready_ns > now ? x->ready_ns : now;
-    uint64_t y_ready = y->ready_ns > now ? y->ready_ns : now;
+/* --- slices that were not started, as two binary heaps --- */
 
-    if (x_ready != y_ready) {
-        return x_ready < y_ready;
+/* Slices that are not ready lie from the front of one array on, those that are from its end: what
+ * one gives away the other takes. */
+typedef struct heap {
+    const msdu__plan_item *items;
+    uint32_t *root;
+    ptrdiff_t step; /* from an entry to the next: 1 or -1 */
+    uint32_t count;
+    bool is_by_time; /* by time at which a slice is ready, then as those that are */
+} heap;
+
+static bool is_before(const heap *h, uint32_t x, uint32_t y)
+{
+    const msdu__plan_item *a = &h->items[x];
+    const msdu__plan_item *b = &h->items[y];
+
+    if (h->is_by_time && a->ready_ns != b->ready_ns) {
+        return a->ready_ns < b->ready_ns;
     }
-    return x->priority < y->priority;
+    return a->priority != b->priority ? a->priority < b->priority : x < y;
 }
 
-static uint32_t pick(const msdu__plan_item *items, uint32_t count, uint64_t now,
-                     const uint8_t *is_started)
+static uint32_t *entry(const heap *h, uint32_t place)
 {
-    uint32_t best = UINT32_MAX;
+    return h->root + h->step * (ptrdiff_t)place;
+}
 
-    for (uint32_t i = 0; i < count; i++) {
-        if (!is_started[i] && (best == UINT32_MAX || is_before(&items[i], &items[best], now))) {
-            best = i;
-        }
+static void put(heap *h, uint32_t slice)
+{
+    uint32_t place = h->count++;
+
+    while (place > 0 && is_before(h, slice, *entry(h, (place - 1) / 2))) {
+        *entry(h, place) = *entry(h, (place - 1) / 2);
+        place = (place - 1) / 2;
     }
-    assert(best != UINT32_MAX);
-    return best;
+    *entry(h, place) = slice;
+}
+
+static uint32_t take(heap *h)
+{
+    uint32_t first = *entry(h, 0);
+    uint32_t last = *entry(h, --h->count);
+    uint32_t place = 0;
+
+    for (;;) {
+        uint32_t child = 2 * place + 1;
+
+        if (child + 1 < h->count && is_before(h, *entry(h, child + 1), *entry(h, child))) {
+            child++;
+        }
+        if (child >= h->count || !is_before(h, *entry(h, child), last)) {
+            break;
+        }
+        *entry(h, place) = *entry(h, child);
+        place = child;
+    }
+    *entry(h, place) = last;
+    return first;
 }
 
 uint64_t msdu__plan_simulate(const msdu__plan_item *items, uint32_t count, uint32_t window,
-                             uint32_t *order_out, uint8_t *scratch)
+                             uint32_t *order_out, uint32_t *scratch)
 {
+    heap later = {.items = items, .root = scratch, .step = 1, .is_by_time = true};
+    heap ready = {.items = items, .root = scratch + count - (count > 0 ? 1 : 0), .step = -1};
     uint64_t now = 0;
     uint64_t freed = 0; /* when the slice `window` positions back ended */
     uint64_t end = 0;
 
     window = window > 0 ? window : 1;
-    memset(scratch, 0, count);
+    for (uint32_t i = 0; i < count; i++) {
+        put(&later, i);
+    }
     for (uint32_t p = 0; p < count; p++) {
         uint32_t next = 0;
 
@@ -61,8 +100,10 @@ uint64_t msdu__plan_simulate(const msdu__plan_item *items, uint32_t count, uint3
             freed = serve(freed, &items[order_out[p - window]]);
             now = freed > now ? freed : now;
         }
-        next = pick(items, count, now, scratch);
-        scratch[next] = 1;
+        while (later.count > 0 && items[*later.root].ready_ns <= now) {
+            put(&ready, take(&later));
+        }
+        next = ready.count > 0 ? take(&ready) : take(&later);
         order_out[p] = next;
         now = items[next].ready_ns > now ? items[next].ready_ns : now;
         end = serve(end, &items[next]);
@@ -109,9 +150,9 @@ void msdu__plan_initial(uint32_t count, uint32_t *order_out)
     }
 }
 
-bool msdu__plan_is_valid(const uint32_t *order, uint32_t count, uint8_t *scratch)
+bool msdu__plan_is_valid(const uint32_t *order, uint32_t count, uint32_t *scratch)
 {
-    memset(scratch, 0, count);
+    memset(scratch, 0, count * sizeof(*scratch));
     for (uint32_t i = 0; i < count; i++) {
         if (order[i] >= count || scratch[order[i]]) {
             return false;

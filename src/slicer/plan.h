@@ -22,11 +22,11 @@ typedef struct msdu__plan_item {
 /*
  * Simulate: `window` servers share one link; at each free place the ready slice of smallest
  * (priority, index) starts; if none is ready, the one that becomes ready first. order_out receives
- * count indices, each exactly once. scratch: count bytes.
+ * count indices, each exactly once. scratch: count values. Takes count log(count).
  * Returns the simulated end in ns.
  */
 uint64_t msdu__plan_simulate(const msdu__plan_item *items, uint32_t count, uint32_t window,
-                             uint32_t *order_out, uint8_t *scratch);
+                             uint32_t *order_out, uint32_t *scratch);
 
 /* End of a given order on the same model: what a plan would cost, for renewal and `msdu plan`. */
 uint64_t msdu__plan_cost(const msdu__plan_item *items, uint32_t count, uint32_t window,
@@ -44,8 +44,8 @@ uint64_t msdu__plan_need(const msdu__plan_item *items, uint32_t count, const uin
 /* Before anything was measured: slices in the order of the slicer (backward order). */
 void msdu__plan_initial(uint32_t count, uint32_t *order_out);
 
-/* Is order a permutation of 0 .. count - 1? scratch: count bytes. */
-bool msdu__plan_is_valid(const uint32_t *order, uint32_t count, uint8_t *scratch);
+/* Is order a permutation of 0 .. count - 1? scratch: count values. */
+bool msdu__plan_is_valid(const uint32_t *order, uint32_t count, uint32_t *scratch);
 
 /* 64-bit FNV-1a of an order. */
 uint64_t msdu__plan_hash(const uint32_t *order, uint32_t count);

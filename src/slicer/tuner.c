@@ -23,6 +23,12 @@
 #define SAME_BYTES    1.2     /* rounds whose bytes differ by less are of one kind */
 #define TRIAL_FACTOR  4
 
+/* Of narrow rounds. A quarter more than in float32 is as much: scales come on top of bits. */
+#define NARROW_SLICES  16
+#define NARROW_PARTS   4 /* slices of a fragment, so that all fragments are alike */
+#define NARROW_LARGEST (2048U * KIB)
+#define NARROW_EXCESS  1.25
+
 static double larger(double a, double b)
 {
     return a > b ? a : b;
@@ -65,6 +71,21 @@ msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window)
     return (msdu__tuning){.slice_bytes = power_of_two(wanted), .window = window};
 }
 
+uint64_t msdu__tuner_narrow(uint64_t slice_bytes, uint64_t model_bytes, uint64_t sent_bytes,
+                            uint32_t fragments)
+{
+    uint64_t slices = fragments > 1 ? (uint64_t)fragments * NARROW_PARTS : NARROW_SLICES;
+    uint64_t most = model_bytes / slices;
+    double share = (double)sent_bytes / (double)model_bytes; /* of a slice's bytes, that it sends */
+    uint64_t bytes = slice_bytes;
+    most = most > NARROW_LARGEST ? NARROW_LARGEST : most;
+    while (2 * bytes <= most &&
+           2.0 * (double)bytes * share <= NARROW_EXCESS * (double)slice_bytes) {
+        bytes *= 2;
+    }
+    return bytes;
+}
+
 void msdu__tuner_begin(msdu__tuner *tuner, msdu__tuning present)
 {
     *tuner = (msdu__tuner){.present = present, .skip = SKIP};
@@ -80,11 +101,11 @@ double msdu__tuner_busy_ns(const msdu__tuner_cost *cost, const msdu__tuner_round
 }
 
 double msdu__tuner_loss_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round,
-                           double largest)
+                           uint32_t ahead, double largest)
 {
     double least = (double)round->bytes / cost->bytes_per_ns;
     double busy = msdu__tuner_busy_ns(cost, round);
-    return busy - least + round->window * (largest / cost->bytes_per_ns + cost->slice_ns);
+    return busy - least + ahead * (largest / cost->bytes_per_ns + cost->slice_ns);
 }
 
 /* The rate with which a round takes as long as measured: T of the model, solved for B / R. */
@@ -134,12 +155,19 @@ static msdu__tuner_round cut_anew(const msdu__tuner_round *now, uint64_t from, m
     return other;
 }
 
+/* Slices that one waits for which is needed first and ready last, itself among them. */
+static uint32_t ahead_of(const msdu__tuner_args *args, uint32_t window)
+{
+    return args->is_whole ? 1 : window;
+}
+
 static double loss_of(const msdu__tuner_args *args, const msdu__tuner_cost *cost,
                       const msdu__tuner_round *now, msdu__tuning present, msdu__tuning choice)
 {
     msdu__tuner_round round = cut_anew(now, present.slice_bytes, choice);
     double share = (double)choice.slice_bytes / (double)args->model_bytes;
-    return msdu__tuner_loss_ns(cost, &round, (double)now->bytes * (share < 1 ? share : 1));
+    return msdu__tuner_loss_ns(cost, &round, ahead_of(args, round.window),
+                               (double)now->bytes * (share < 1 ? share : 1));
 }
 
 msdu__tuning msdu__tuner_best(const msdu__tuner_args *args, const msdu__tuner_cost *cost,
@@ -214,7 +242,8 @@ static double measured_loss(const msdu__tuner *tuner, const msdu__tuner_args *ar
 {
     double share = (double)point->tuning.slice_bytes / (double)args->model_bytes;
     double largest = (double)point->round.bytes * (share < 1 ? share : 1);
-    return point->round.link_ns + point->tuning.window * largest / tuner->cost.bytes_per_ns;
+    double wait = ahead_of(args, point->tuning.window) * largest / tuner->cost.bytes_per_ns;
+    return point->round.link_ns + wait;
 }
 
 /* Nothing better is in sight: whatever the model says, the choice that did best stays. */

@@ -10,9 +10,11 @@
  *     T = n max(g + s / R, (a + s / R) / W)
  *
  * and a slice that is needed first but ready last waits for those in flight: W times the bytes of
- * the largest slice by R. Small slices cost n g, large ones that wait; where they meet, near
- * sqrt(B g R / W), is the best. B, n and T are what rounds tell; a is measured at the start; g
- * follows from T under two different cuts, and is a share of a before there are two.
+ * the largest slice by R. Where a step waits for all slices alike, order gains nothing, and only
+ * the last slice itself is left when all are ready. Small slices cost n g, large ones that wait;
+ * where they meet, near sqrt(B g R / W), is the best. B, n and T are what rounds tell; a is
+ * measured at the start; g follows from T under two different cuts, and is a share of a before
+ * there are two.
  */
 #ifndef MSDU_TUNER_H
 #define MSDU_TUNER_H
@@ -36,6 +38,7 @@ typedef struct msdu__tuner_args {
     uint64_t slice_most;
     uint32_t window_least; /* equal to window_most: it stays */
     uint32_t window_most;
+    bool is_whole; /* a step waits for all slices (commit=round) */
 } msdu__tuner_args;
 
 /* A round, in values that are equal on all ranks. */
@@ -77,14 +80,21 @@ uint64_t msdu__tuner_slice_least(uint64_t model_bytes);
 uint64_t msdu__tuner_slice_most(uint64_t model_bytes);
 /* Before anything was measured: 64 slices or more, of 256 KiB to 1 MiB. */
 msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window);
+/*
+ * Size of slices where a round sends sent_bytes for the model's, in a narrow wire: slice_bytes
+ * doubled as long as a slice does not send more than one of slice_bytes does in float32, the model
+ * is in 16 slices or more, each of several fragments in 4, and a slice has 2 MiB at most.
+ */
+uint64_t msdu__tuner_narrow(uint64_t slice_bytes, uint64_t model_bytes, uint64_t sent_bytes,
+                            uint32_t fragments);
 
 void msdu__tuner_begin(msdu__tuner *tuner, msdu__tuning present);
 
-/* T of the model, and what a step loses beside its bytes: T - B / R and the wait for those in
- * flight. largest: bytes that a rank sends for the largest slice. */
+/* T of the model, and what a step loses beside its bytes: T - B / R and the wait for `ahead`
+ * slices. largest: bytes that a rank sends for the largest slice. */
 double msdu__tuner_busy_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round);
 double msdu__tuner_loss_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round,
-                           double largest);
+                           uint32_t ahead, double largest);
 
 /* R and g by one or two measured rounds (before NULL: one). g is sought within what is
  * possible beside a, so noise cannot lead far. */

@@ -87,24 +87,9 @@ static void release(msdu__whatif_model *m)
 
 /* --- exchange --- */
 
-/* 16-bit tensors travel in their own format, float64 has none narrower. */
-static int wire_of(const msdu__whatif_model *m, const msdu__slice *slice)
-{
-    switch (slice->dtype) {
-    case MSDU_FLOAT64:
-        return MSDU__WIRE_FLOAT32;
-    case MSDU_FLOAT16:
-        return MSDU__WIRE_FLOAT16;
-    case MSDU_BFLOAT16:
-        return MSDU__WIRE_BFLOAT16;
-    default:
-        return m->way->wire;
-    }
-}
-
 static msdu__whatif_load load_of(const msdu__whatif_model *m, const msdu__slice *slice)
 {
-    const msdu__wire *wire = msdu__wire_at(wire_of(m, slice));
+    const msdu__wire *wire = msdu__wire_at(msdu__wire_of(slice->dtype, m->way->wire));
     uint64_t ranks = m->q->network.ranks;
     uint64_t blocks = (slice->count + MSDU__WHATIF_BLOCK - 1) / MSDU__WHATIF_BLOCK;
     uint64_t share = (blocks + ranks - 1) / ranks * MSDU__WHATIF_BLOCK;
@@ -147,7 +132,8 @@ static void fill_slice(msdu__whatif_model *m, uint32_t index)
     const msdu__slice *slice = &m->slicing.slices[index];
     msdu__sim_slice *out = &m->slices[index];
     msdu__whatif_load load = load_of(m, slice);
-    const double *pass = pass_ns[load.is_narrow ? wire_of(m, slice) : MSDU__WIRE_FLOAT32];
+    const double *pass =
+        pass_ns[load.is_narrow ? msdu__wire_of(slice->dtype, m->way->wire) : MSDU__WIRE_FLOAT32];
     out->part = slice->fragment;
     out->exchange = msdu__whatif_exchange_of(&m->q->network, &load);
     for (int i = 0; i < MSDU__SIM_PASSES; i++) {

@@ -24,6 +24,30 @@ static uint64_t model_bytes(const msdu__profile *profile)
     return count * sizeof(float);
 }
 
+/* What a round of this wire sends of it; 16-bit tensors keep their format. */
+static uint64_t wire_bytes(const msdu__whatif_model *m)
+{
+    const msdu__profile *p = m->q->profile;
+    const msdu__wire *wire = msdu__wire_at(m->way->wire);
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; l < p->layer_count; l++) {
+        for (uint32_t k = 0; k < p->layers[l].tensor_count; k++) {
+            uint64_t count = p->tensors[p->layers[l].first_tensor + k].count;
+            bool is_whole = p->layers[l].dtype != MSDU_FLOAT32;
+            bytes += is_whole ? count * sizeof(float)
+                              : msdu__wire_bytes(wire, count, MSDU__WHATIF_BLOCK);
+        }
+    }
+    return bytes;
+}
+
+static uint32_t fragments_of(const msdu__whatif_model *m)
+{
+    bool is_streamed = m->way->method->is_streamed && m->way->method->kind == MSDU__OVERLAP_LOCAL;
+    uint32_t most = m->way->interval < PARTS_MOST ? m->way->interval : PARTS_MOST;
+    return is_streamed ? most : 1;
+}
+
 /* Where the library measures, the tuner's choice for this network; else its first one. */
 static msdu__tuning tuning_of(const msdu__whatif_model *m)
 {
@@ -33,6 +57,8 @@ static msdu__tuning tuning_of(const msdu__whatif_model *m)
         &network->links[network->nodes > 1 ? MSDU__WHATIF_BETWEEN : MSDU__WHATIF_INSIDE];
     uint64_t model = model_bytes(q->profile);
     msdu__tuning first = msdu__tuner_first(model, MSDU__WINDOW_AUTO);
+    first.slice_bytes =
+        msdu__tuner_narrow(first.slice_bytes, model, wire_bytes(m), fragments_of(m));
     bool is_measured = m->way->method->kind == MSDU__OVERLAP_GRADIENT &&
                        m->way->wire == MSDU__WIRE_FLOAT32 && network->ranks > 1 &&
                        isfinite(link->bytes_per_ns);
@@ -45,7 +71,8 @@ static msdu__tuning tuning_of(const msdu__whatif_model *m)
                              .slice_least = msdu__tuner_slice_least(model),
                              .slice_most = msdu__tuner_slice_most(model),
                              .window_least = MSDU__WINDOW_AUTO,
-                             .window_most = MSDU__WINDOW_TUNED};
+                             .window_most = MSDU__WINDOW_TUNED,
+                             .is_whole = m->settings.commit_tensor == 0};
     msdu__tuner_round round = {.bytes = (uint64_t)bytes,
                                .slices = 1 + (uint32_t)(model / first.slice_bytes),
                                .window = first.window,
@@ -68,12 +95,10 @@ static uint64_t slice_bytes(const msdu__whatif_model *m)
 static msdu__slicer_args slicer_args(const msdu__whatif_model *m)
 {
     uint64_t bytes = slice_bytes(m);
-    bool is_streamed = m->way->method->is_streamed && m->way->method->kind == MSDU__OVERLAP_LOCAL;
-    uint32_t most = m->way->interval < PARTS_MOST ? m->way->interval : PARTS_MOST;
     return (msdu__slicer_args){.slice_bytes = bytes,
                                .fuse_bytes = bytes,
                                .align = MSDU__WHATIF_BLOCK,
-                               .fragments = is_streamed ? most : 1};
+                               .fragments = fragments_of(m)};
 }
 
 /* Computing alone exchanges none. */

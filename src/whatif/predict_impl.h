@@ -26,7 +26,7 @@ typedef struct msdu__whatif_model {
     uint32_t *next_order;
     msdu__sim_times *times;
     msdu__plan_item *items;
-    uint8_t *marks;
+    uint32_t *marks;
     uint64_t *ends;
     msdu__sim_memory memory;
     msdu__bound_layer *bound[MSDU__WHATIF_LINKS];

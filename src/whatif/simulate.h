@@ -10,8 +10,8 @@
  *    which its fragment meets; it is captured once its round is open. A fragment's round opens when
  *    the one before is over.
  *  - Slices start strictly in queue order, at most `window` of them under way. A lane has two
- *    operations under way: while one is gathered, the next is scattered; it answers for the former
- *    when it has waited for the latter. All-gathers of narrow slices have lanes of their own.
+ *    operations under way: while one is gathered, the next is scattered; it waits for the former
+ *    first. All-gathers of narrow slices have lanes of their own.
  *  - What is on a link shares it evenly. A phase ends when its bytes have passed and then its
  *    latency.
  *  - The communication thread does one pass over a slice at a time.

@@ -115,22 +115,21 @@ static bool lane_move(msdu__sim *s, msdu__sim_lane *lane)
     if (lane->current == MSDU__SIM_NONE && !lane->is_closing && take(s, lane)) {
         return true;
     }
-    if (lane->current == MSDU__SIM_NONE) {
-        lane->is_closing = lane->previous != MSDU__SIM_NONE;
-    } else if (!is_scattered(s, lane->current)) {
-        return false;
-    }
     if (lane->previous != MSDU__SIM_NONE) {
+        lane->is_closing = lane->current == MSDU__SIM_NONE;
         if (!is_through(s, lane->previous)) {
             return false;
         }
         answer(s, lane->previous);
-    } else if (lane->current == MSDU__SIM_NONE) {
+        lane->previous = MSDU__SIM_NONE;
+        lane->is_closing = false;
+        return true;
+    }
+    if (lane->current == MSDU__SIM_NONE || !is_scattered(s, lane->current)) {
         return false;
     }
     lane->previous = lane->current;
     lane->current = MSDU__SIM_NONE;
-    lane->is_closing = false;
     return true;
 }
 

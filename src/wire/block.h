@@ -10,11 +10,17 @@
 #include "../correct/vec.h"
 #include "wire.h"
 
+/*
+ * Header of a block with a NaN or infinity in it, as a scale: a NaN in bfloat16, and in ternary's
+ * header. Every element is decoded as NaN, and nothing of the block is held back.
+ */
+#define MSDU__BLOCK_BAD 0xffffU
+
 /* A format as its blocks see it. vec is what msdu__vec_get() gave, looked up once per slice. */
 typedef struct msdu__codec {
     uint32_t bits; /* of a code; 0: bytes() says how many bytes count codes take */
     uint64_t (*bytes)(uint64_t count);
-    /* The header of a block: its scale. NULL: no header. */
+    /* The header of a block of finite values: its scale, never MSDU__BLOCK_BAD. NULL: no header. */
     uint16_t (*fit)(const msdu__vec *vec, const float *x, uint64_t count);
     void (*encode)(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
                    uint64_t count);
@@ -24,6 +30,8 @@ typedef struct msdu__codec {
      * because its blocks cannot be decoded in pieces. */
     void (*add)(const msdu__vec *vec, uint16_t header, const void *codes, float *sum,
                 uint64_t count, float sign);
+    /* NULL, or what stochastic rounding needs to know of the levels. */
+    msdu__vec_steps (*steps)(uint16_t header);
 } msdu__codec;
 
 /*
@@ -32,9 +40,11 @@ typedef struct msdu__codec {
  */
 uint16_t msdu__block_scale_fit(float absmax, float levels);
 float msdu__block_scale(uint16_t header);
+/* Levels of a uniform format: all steps are the scale. */
+msdu__vec_steps msdu__block_steps(uint16_t header);
 
 /* The 16-bit formats: what is beyond the largest value is cut, so that nothing finite becomes
- * infinite. */
+ * infinite; infinity stays. */
 void msdu__block_narrow(const msdu__vec *vec, float largest,
                         void (*narrow)(const float *in, void *out, uint64_t count), const float *x,
                         void *codes, uint64_t count);

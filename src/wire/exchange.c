@@ -22,22 +22,16 @@ void msdu__exchange_shares(uint64_t count, uint32_t block, int32_t ranks, uint64
     assert(start == count);
 }
 
-uint64_t msdu__exchange_bytes_max(uint64_t count, uint32_t block, int32_t ranks)
+uint64_t msdu__exchange_bytes(const msdu__wire *wire, uint64_t count, uint32_t block, int32_t ranks)
 {
     const uint64_t owners = (uint64_t)ranks;
     const uint64_t blocks = count / block + (count % block != 0 ? 1 : 0);
     const uint64_t share_blocks = blocks / owners + (blocks % owners != 0 ? 1 : 0);
     const uint64_t share = share_blocks * block < count ? share_blocks * block : count;
-    uint64_t most = 0;
-    for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
-        const msdu__wire *wire = msdu__wire_at(i);
-        const uint64_t sent =
-            msdu__wire_bytes(wire, count, block) + owners; /* shares round up a byte each */
-        const uint64_t received = owners * msdu__wire_bytes(wire, share, block);
-        most = sent > most ? sent : most;
-        most = received > most ? received : most;
-    }
-    return most;
+    const uint64_t sent =
+        msdu__wire_bytes(wire, count, block) + owners; /* shares round up a byte each */
+    const uint64_t received = owners * msdu__wire_bytes(wire, share, block);
+    return sent > received ? sent : received;
 }
 
 double msdu__exchange_encode(const msdu__exchange *x, const float *value, float *residual,
@@ -47,9 +41,9 @@ double msdu__exchange_encode(const msdu__exchange *x, const float *value, float 
     double energy = 0.0;
     for (int32_t j = 0; j < x->ranks; j++) {
         const uint64_t start = x->share_start[j];
-        energy +=
-            msdu__wire_encode(x->wire, value + start, residual != NULL ? residual + start : NULL,
-                              x->share_count[j], x->block, out);
+        energy += msdu__wire_encode(x->wire, value + start,
+                                    residual != NULL ? residual + start : NULL, x->share_count[j],
+                                    x->block, (msdu__noise){x->key, (uint32_t)start}, out);
         out += x->share_bytes[j];
     }
     return energy;
@@ -80,9 +74,9 @@ double msdu__exchange_reduce(const msdu__exchange *x, const void *received, floa
         const uint64_t n = count - start < piece ? count - start : piece;
         float *lost = owner_residual != NULL ? owner_residual + start : NULL;
         sum_piece(x, received, start, n, sum + start);
-        energy +=
-            msdu__wire_encode(x->wire, sum + start, lost, n, x->block,
-                              (unsigned char *)out + msdu__wire_bytes(x->wire, start, x->block));
+        energy += msdu__wire_encode(
+            x->wire, sum + start, lost, n, x->block, (msdu__noise){x->key, (uint32_t)start},
+            (unsigned char *)out + msdu__wire_bytes(x->wire, start, x->block));
     }
     return energy;
 }

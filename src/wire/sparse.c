@@ -24,6 +24,7 @@
 #include "block.h"
 
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 #define SHARE     8     /* one of so many is sent */
@@ -52,6 +53,9 @@ static void quantize(const msdu__vec *vec, uint16_t header, const float *x, void
 static void add(const msdu__vec *vec, uint16_t header, const void *codes, float *sum,
                 uint64_t count, float sign)
 {
+    for (uint64_t i = 0; header == MSDU__BLOCK_BAD && i < count; i++) {
+        sum[i] = NAN; /* not only what was sent */
+    }
     vec->wire->add_sparse(codes, sign * msdu__block_scale(header), sum, count);
 }
 
@@ -59,7 +63,7 @@ static void dequantize(const msdu__vec *vec, uint16_t header, const void *codes,
                        uint64_t count)
 {
     memset(value, 0, count * sizeof(*value));
-    vec->wire->add_sparse(codes, msdu__block_scale(header), value, count);
+    add(vec, header, codes, value, count, 1.0F);
 }
 
 static const msdu__codec codec = {

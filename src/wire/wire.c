@@ -6,6 +6,8 @@
 #include <float.h>
 #include <string.h>
 
+#include <msdu/msdu.h>
+
 #include "block.h"
 
 static const msdu__wire *const wires[MSDU__WIRE_COUNT] = {
@@ -28,6 +30,26 @@ int msdu__wire_find(const char *name)
         }
     }
     return -1;
+}
+
+int msdu__wire_of(int32_t dtype, int wire)
+{
+    const msdu__wire *format = msdu__wire_at(wire);
+    bool is_half = dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
+    if (dtype == MSDU_FLOAT64) {
+        return MSDU__WIRE_FLOAT32;
+    }
+    if (is_half && (format == NULL || !format->has_feedback)) {
+        return dtype == MSDU_FLOAT16 ? MSDU__WIRE_FLOAT16 : MSDU__WIRE_BFLOAT16;
+    }
+    return wire;
+}
+
+double msdu__wire_residual(const msdu__wire *wire, bool is_stochastic)
+{
+    /* a step's square is 1/12 of uniform errors within half a step, 1/6 where either level is taken
+     */
+    return wire->residual_ratio * (is_stochastic && wire->codec->steps != NULL ? 2.0 : 1.0);
 }
 
 /* --- blocks --- */
@@ -80,12 +102,41 @@ static void subtract_decoded(const walk *w, uint16_t header, const unsigned char
     }
 }
 
+/* Codes of x with noise: rounding to the nearest level is then stochastic. */
+static void encode_dithered(const walk *w, uint16_t header, const float *x, msdu__noise noise,
+                            unsigned char *codes, uint64_t count)
+{
+    float moved[PIECE];
+    const msdu__vec_steps steps = w->codec->steps(header);
+    for (uint64_t done = 0; done < count; done += PIECE) {
+        const uint64_t n = minimum(count - done, PIECE);
+        w->vec->wire->dither(x + done, steps, noise.key, noise.first + (uint32_t)done, moved, n);
+        w->codec->encode(w->vec, header, moved, codes + code_bytes(w->codec, done), n);
+    }
+}
+
+/* A block with a NaN or infinity: its bytes are those of any other. */
+static void encode_bad(float *residual, uint64_t count, unsigned char *out, uint64_t bytes)
+{
+    const uint16_t header = MSDU__BLOCK_BAD;
+    memset(out, 0, bytes);
+    memcpy(out, &header, sizeof(header));
+    if (residual != NULL) {
+        memset(residual, 0, count * sizeof(*residual));
+    }
+}
+
 /* Header and codes of one block; returns their bytes. */
 static uint64_t encode_block(const walk *w, const float *value, float *residual, uint64_t count,
-                             unsigned char *out)
+                             msdu__noise noise, unsigned char *out)
 {
     const msdu__codec *codec = w->codec;
+    const uint64_t bytes = header_bytes(codec) + code_bytes(codec, count);
     const float *x = value;
+    if (codec->fit != NULL && !w->vec->wire->is_finite(value, count)) {
+        encode_bad(residual, count, out, bytes);
+        return bytes;
+    }
     if (residual != NULL) {
         /* The sum lives in the residual's place: no copy, and what is lost remains there. */
         w->vec->wire->add_clamped(residual, value, count);
@@ -94,15 +145,19 @@ static uint64_t encode_block(const walk *w, const float *value, float *residual,
     const uint16_t header = codec->fit != NULL ? codec->fit(w->vec, x, count) : 0;
     unsigned char *codes = out + header_bytes(codec);
     memcpy(out, &header, header_bytes(codec));
-    codec->encode(w->vec, header, x, codes, count);
+    if (noise.key != 0 && codec->steps != NULL) {
+        encode_dithered(w, header, x, noise, codes, count);
+    } else {
+        codec->encode(w->vec, header, x, codes, count);
+    }
     if (residual != NULL) {
         subtract_decoded(w, header, codes, residual, count);
     }
-    return header_bytes(codec) + code_bytes(codec, count);
+    return bytes;
 }
 
 double msdu__wire_encode(const msdu__wire *wire, const float *value, float *residual,
-                         uint64_t count, uint32_t block, void *out)
+                         uint64_t count, uint32_t block, msdu__noise noise, void *out)
 {
     const walk w = {wire->codec, msdu__vec_get()};
     unsigned char *bytes = out;
@@ -111,7 +166,8 @@ double msdu__wire_encode(const msdu__wire *wire, const float *value, float *resi
     for (uint64_t done = 0; done < count; done += block) {
         const uint64_t n = minimum(count - done, block);
         float *lost = residual != NULL ? residual + done : NULL;
-        bytes += encode_block(&w, value + done, lost, n, bytes);
+        bytes += encode_block(&w, value + done, lost, n, noise, bytes);
+        noise.first += (uint32_t)n;
         if (lost != NULL) {
             energy += w.vec->real[0]->sum_sq(lost, n, &has_bad);
         }
@@ -179,6 +235,11 @@ float msdu__block_scale(uint16_t header)
     float scale;
     memcpy(&scale, &bits, sizeof(scale));
     return scale;
+}
+
+msdu__vec_steps msdu__block_steps(uint16_t header)
+{
+    return (msdu__vec_steps){.inner = 0.0F, .step = msdu__block_scale(header)};
 }
 
 void msdu__block_narrow(const msdu__vec *vec, float largest,

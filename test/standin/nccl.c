@@ -7,7 +7,7 @@
  *    on all of the group's streams; those of a communicator come one after another on any stream;
  *  - a nonblocking communicator answers ncclInProgress, launches nothing until it was asked for its
  *    state often enough, and takes no other call before;
- *  - buffers are device memory.
+ *  - buffers are device memory; an operation by registered memory on some ranks only never ends.
  */
 #include "nccl_impl.h"
 
@@ -20,9 +20,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "../half.h"
+
 static size_t size_of(ncclDataType_t type)
 {
-    return type == ncclFloat64 ? 8 : type == ncclFloat32 || type == ncclInt32 ? 4 : 1;
+    bool is_single = type == ncclFloat32 || type == ncclInt32;
+    return type == ncclFloat64 ? 8 : is_single ? 4 : type == ncclInt8 ? 1 : 2;
 }
 
 /* --- moving data --- */
@@ -63,9 +66,10 @@ static size_t piece_of(const task *t)
     return t->bytes - t->done < BOX_BYTES ? t->bytes - t->done : BOX_BYTES;
 }
 
-static uint64_t print_of(task_kind kind, size_t bytes, uint64_t number)
+static uint64_t print_of(const task *t, task_kind kind, uint64_t number)
 {
-    return (uint64_t)kind << 60 | (number & 0xfffff) << 40 | (bytes & 0xffffffffff);
+    return (uint64_t)kind << 60 | (number & 0xfffff) << 40 |
+           ((uint64_t)t->bytes << 1 & 0xffffffffff) | (t->is_registered ? 1U : 0U);
 }
 
 /* Sends and receives of a group, side by side; those with one peer one after the other. */
@@ -86,7 +90,7 @@ static bool move_some(ncclComm_t c, launch *l, uint64_t *left)
         }
         is_busy[is_send][t->peer] = true;
         size_t bytes = piece_of(t);
-        uint64_t print = print_of(SEND, t->bytes, 0);
+        uint64_t print = print_of(t, SEND, 0);
         if (is_send ? put(c, t->peer, t->send + t->done, bytes, print)
                     : take(c, t->peer, t->recv + t->done, bytes, print)) {
             t->done += bytes;
@@ -107,6 +111,17 @@ SUM(sum_double, double)
 SUM(sum_float, float)
 SUM(sum_int, int)
 
+/* Each sum of two is rounded, as on a ring. */
+static void sum_half(uint16_t *out, const uint16_t *part, size_t count, const task *t)
+{
+    bool is_bfloat = t->type == ncclBfloat16;
+    for (size_t i = 0; i < count; i++) {
+        double x = half_get(is_bfloat, out[i]);
+        double y = half_get(is_bfloat, part[i]);
+        out[i] = half_put(is_bfloat, t->op == ncclMax ? (x > y ? x : y) : x + y);
+    }
+}
+
 static void sum_into(unsigned char *out, const unsigned char *part, size_t bytes, const task *t)
 {
     size_t count = bytes / size_of(t->type);
@@ -114,6 +129,8 @@ static void sum_into(unsigned char *out, const unsigned char *part, size_t bytes
         sum_double((double *)(void *)out, (const double *)(const void *)part, count, t->op);
     } else if (t->type == ncclFloat32) {
         sum_float((float *)(void *)out, (const float *)(const void *)part, count, t->op);
+    } else if (t->type == ncclFloat16 || t->type == ncclBfloat16) {
+        sum_half((uint16_t *)(void *)out, (const uint16_t *)(const void *)part, count, t);
     } else {
         sum_int((int *)(void *)out, (const int *)(const void *)part, count, t->op);
     }
@@ -124,6 +141,10 @@ static void divide(unsigned char *out, size_t bytes, const task *t, int ranks)
     for (size_t i = 0; i < bytes / size_of(t->type) && t->op == ncclAvg; i++) {
         if (t->type == ncclFloat64) {
             ((double *)(void *)out)[i] /= ranks;
+        } else if (t->type != ncclFloat32) {
+            uint16_t *half = (uint16_t *)(void *)out + i;
+            bool is_bfloat = t->type == ncclBfloat16;
+            *half = half_put(is_bfloat, half_get(is_bfloat, *half) / ranks);
         } else {
             ((float *)(void *)out)[i] /= (float)ranks;
         }
@@ -185,16 +206,15 @@ static void place_piece(ncclComm_t c, const task *t, size_t bytes,
 static void do_collective(ncclComm_t c, task *t)
 {
     unsigned char(*parts)[BOX_BYTES] = malloc(RANKS_MOST * sizeof(*parts));
-    uint64_t print = print_of(t->kind, t->bytes, ++c->collectives) ^ (uint64_t)t->type << 58;
-    /* an empty one is one all the same: it keeps ranks in step */
-    do {
+    uint64_t print = print_of(t, t->kind, ++c->collectives) ^ (uint64_t)t->type << 58;
+    while (t->done < t->bytes) {
         size_t bytes = piece_of(t);
         if (!share_piece(c, t, t->send + t->done, bytes, parts, print)) {
             break;
         }
         place_piece(c, t, bytes, parts);
         t->done += bytes;
-    } while (t->done < t->bytes);
+    }
     free(parts);
 }
 
@@ -350,6 +370,9 @@ static ncclResult_t add(ncclComm_t c, cudaStream_t stream, task t)
     if (result != ncclSuccess) {
         return result;
     }
+    if (t.bytes == 0 && t.kind < SEND) {
+        return ncclSuccess; /* NCCL discards empty collectives: they keep nobody in step */
+    }
     launch *l = pending_of(c, stream);
     if (l == NULL) {
         return ncclSystemError;
@@ -357,6 +380,9 @@ static ncclResult_t add(ncclComm_t c, cudaStream_t stream, task t)
     if (!note_stream(l, stream) || l->count == TASKS_MOST) {
         return ncclInvalidUsage; /* more than this one does */
     }
+    size_t recv_bytes = t.kind == ALLGATHER ? t.bytes * (size_t)c->ranks : t.bytes;
+    t.is_registered = (t.kind == RECV || standin_is_registered(c, t.send, t.bytes)) &&
+                      (t.kind == SEND || standin_is_registered(c, t.recv, recv_bytes));
     l->tasks[l->count++] = t;
     if (depth > 0) {
         return ncclSuccess;
@@ -368,7 +394,7 @@ static ncclResult_t add(ncclComm_t c, cudaStream_t stream, task t)
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    task t = {ALLREDUCE, send, recv, count * size_of(type), 0, type, 0, op};
+    task t = {ALLREDUCE, send, recv, count * size_of(type), 0, type, 0, op, false};
     return add(comm, stream, t);
 }
 
@@ -376,26 +402,26 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
                            ncclComm_t comm, cudaStream_t stream)
 {
     return add(comm, stream,
-               (task){ALLGATHER, send, recv, count * size_of(type), 0, type, 0, ncclSum});
+               (task){ALLGATHER, send, recv, count * size_of(type), 0, type, 0, ncclSum, false});
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream)
 {
     return add(comm, stream,
-               (task){BROADCAST, send, recv, count * size_of(type), 0, type, root, ncclSum});
+               (task){BROADCAST, send, recv, count * size_of(type), 0, type, root, ncclSum, false});
 }
 
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
     return add(comm, stream,
-               (task){SEND, send, NULL, count * size_of(type), 0, type, peer, ncclSum});
+               (task){SEND, send, NULL, count * size_of(type), 0, type, peer, ncclSum, false});
 }
 
 ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
     return add(comm, stream,
-               (task){RECV, NULL, recv, count * size_of(type), 0, type, peer, ncclSum});
+               (task){RECV, NULL, recv, count * size_of(type), 0, type, peer, ncclSum, false});
 }

@@ -12,9 +12,10 @@
 
 #pragma GCC visibility push(default)
 
-#define NCCL_MAJOR 2
-#define NCCL_MINOR 28
-#define NCCL_PATCH 9
+#define NCCL_MAJOR        2
+#define NCCL_MINOR        28
+#define NCCL_PATCH        9
+#define NCCL_VERSION_CODE 22809
 
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
@@ -34,7 +35,14 @@ typedef enum {
     ncclInProgress = 7,
 } ncclResult_t;
 
-typedef enum { ncclInt8 = 0, ncclInt32 = 2, ncclFloat32 = 7, ncclFloat64 = 8 } ncclDataType_t;
+typedef enum {
+    ncclInt8 = 0,
+    ncclInt32 = 2,
+    ncclFloat16 = 6,
+    ncclFloat32 = 7,
+    ncclFloat64 = 8,
+    ncclBfloat16 = 9,
+} ncclDataType_t;
 typedef enum { ncclSum = 0, ncclMax = 2, ncclAvg = 4 } ncclRedOp_t;
 
 typedef struct ncclConfig {
@@ -57,6 +65,10 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
 ncclResult_t ncclCommCount(ncclComm_t comm, int *count);
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank);
 ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device);
+ncclResult_t ncclMemAlloc(void **memory, size_t bytes);
+ncclResult_t ncclMemFree(void *memory);
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *memory, size_t bytes, void **handle);
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
@@ -75,6 +87,17 @@ ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int p
                       ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream);
+
+/* --- of the stand-in alone: what came of registered memory, in this process --- */
+
+typedef struct standin_registered {
+    int memories;   /* of ncclMemAlloc(), not freed yet */
+    int handles;    /* registered now */
+    int operations; /* by registered memory, so far */
+    int abandoned;  /* left to an abort, so far */
+    int faults;     /* rules that were broken */
+} standin_registered;
+standin_registered standin_registered_now(void);
 
 #pragma GCC visibility pop
 

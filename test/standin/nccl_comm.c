@@ -126,6 +126,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     atomic_store(&comm->is_aborted, true);
+    standin_end_registered(comm, true);
     if (comm->held != NULL) {
         free(comm->held);
         atomic_fetch_sub(&comm->active, 1);
@@ -155,6 +156,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     if (comm->must_ask) {
         return ncclInvalidUsage;
     }
+    standin_end_registered(comm, false);
     pthread_join(comm->joiner, NULL);
     while (atomic_load(&comm->active) > 0) {
         standin_pause();

@@ -40,6 +40,7 @@ typedef struct task {
     ncclDataType_t type;
     int peer; /* or root */
     ncclRedOp_t op;
+    bool is_registered; /* its memory */
 } task;
 
 typedef struct launch {
@@ -74,5 +75,9 @@ struct ncclComm {
 void standin_pause(void);
 /* What was launched, in its turn on its stream. */
 ncclResult_t standin_give(launch *l);
+
+/* nccl_register.c: is the memory registered with the communicator? It ends. */
+bool standin_is_registered(ncclComm_t comm, const void *memory, size_t bytes);
+void standin_end_registered(ncclComm_t comm, bool is_abort);
 
 #endif

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# bench/passthrough.py runs over what was built, and its records have what their readers expect. No
+# times are judged. Needs PYTHON, SCRIPT, BUILD, WORK_DIR.
+cmake_minimum_required(VERSION 3.21)
+
+set(file ${WORK_DIR}/bench_passthrough.json)
+file(REMOVE ${file})
+execute_process(COMMAND ${PYTHON} -B ${SCRIPT} --build ${BUILD} --json ${file} --smoke
+    RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
+if(result EQUAL 77)
+    message(STATUS "${text}")
+    return()
+endif()
+if(NOT result EQUAL 0)
+    message(FATAL_ERROR "passthrough.py: ${result}\n${text}")
+endif()
+file(READ ${file} records)
+string(JSON count LENGTH "${records}")
+math(EXPR last "${count} - 1")
+foreach(i RANGE ${last})
+    string(JSON record GET "${records}" ${i})
+    foreach(field over ranks case plain_ns added_ns added_p10_ns added_p90_ns pairs calls command commit processor)
+        string(JSON type ERROR_VARIABLE error TYPE "${record}" ${field})
+        if(error)
+            message(FATAL_ERROR "passthrough.py: a record has no ${field}: ${record}")
+        endif()
+    endforeach()
+endforeach()
+math(EXPR rest "${count} % 5")
+if(NOT rest EQUAL 0)
+    message(FATAL_ERROR "passthrough.py: ${count} records instead of five of each")
+endif()

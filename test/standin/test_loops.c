@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The device's loops of the wire formats, over the stand-in: the bytes of the host's. */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include <cuda_runtime_api.h>
+
+#include "nccl_loops.h"
+#include "random.h"
+#include "suite.h"
+#include "wire/wire.h"
+
+#define COUNT 5000 /* not a multiple of BLOCK */
+#define BLOCK 256
+
+static float value[COUNT];
+
+static void setup(void)
+{
+    uint64_t state = 0x9e3779b97f4a7c15U;
+    for (int i = 0; i < COUNT; i++) {
+        value[i] = (float)random_gaussian(&state);
+    }
+}
+
+static void launch(const msdu_pass *pass)
+{
+    void *scratch = NULL;
+    cudaStream_t stream = NULL;
+    ck_assert_int_eq(cudaMalloc(&scratch, MSDU__LOOPS_SCRATCH), cudaSuccess);
+    ck_assert_int_eq(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
+    ck_assert_int_eq(msdu__loops_launch(pass, scratch, stream), cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
+    ck_assert_int_eq(cudaStreamDestroy(stream), cudaSuccess);
+    ck_assert_int_eq(cudaFree(scratch), cudaSuccess);
+}
+
+/* Ternary's levels are fitted from sums in another order; whole numbers make them exact. */
+START_TEST(codes_are_the_hosts)
+{
+    const int format = _i % MSDU__WIRE_COUNT;
+    const uint32_t key = _i < MSDU__WIRE_COUNT ? 0 : 12345;
+    const msdu__wire *wire = msdu__wire_at(format);
+    const uint64_t bytes = msdu__wire_bytes(wire, COUNT, BLOCK);
+    static unsigned char wanted[4 * COUNT];
+    static unsigned char got[4 * COUNT];
+    static float left[2][COUNT];
+    memset(left, 0, sizeof(left));
+    for (int i = 0; i < COUNT && format == MSDU__WIRE_TERNARY; i++) {
+        value[i] = (float)(int)(8.0F * value[i]);
+    }
+    float *residual = wire->has_feedback ? left[1] : NULL;
+    for (uint32_t round = 0; round < 3; round++) { /* from the second on something is held back */
+        value[700] = round == 1 ? INFINITY : 1.0F;
+        value[2000] = round == 1 ? NAN : 1.0F;
+        const msdu__noise noise = {.key = key > 0 ? key + round : 0};
+        (void)msdu__wire_encode(wire, value, wire->has_feedback ? left[0] : NULL, COUNT, BLOCK,
+                                noise, wanted);
+        const msdu_pass pass = {.size = sizeof(pass),
+                                .kind = MSDU_PASS_ENCODE,
+                                .dtype = MSDU_FLOAT32,
+                                .count = COUNT,
+                                .factor = 1,
+                                .in = value,
+                                .out = got,
+                                .residual = residual,
+                                .seed = noise.key,
+                                .format = format,
+                                .block = BLOCK,
+                                .ranks = 1};
+        launch(&pass);
+        ck_assert_mem_eq(got, wanted, bytes);
+        ck_assert_mem_eq(left[0], left[1], sizeof(left[0]));
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("device_loops");
+    TCase *cases = tcase_create("wire");
+    tcase_add_checked_fixture(cases, setup, NULL);
+    tcase_set_timeout(cases, 60);
+    tcase_add_loop_test(cases, codes_are_the_hosts, 0, 2 * MSDU__WIRE_COUNT);
+    suite_add_tcase(suite, cases);
+    return suite_run(suite);
+}

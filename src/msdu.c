@@ -30,6 +30,7 @@ static void init_shared(msdu__pipeline *p)
 {
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
+    msdu__worker_init(&p->worker, msdu__pipeline_advance, p);
     atomic_init(&p->lr, p->settings.lr);
     atomic_init(&p->loss, (double)NAN);
     atomic_init(&p->is_first_call, true);
@@ -46,6 +47,13 @@ static void init_shared(msdu__pipeline *p)
         .domain = "gradient",
         .interval = "fixed",
     };
+}
+
+static void free_shared(msdu__pipeline *p)
+{
+    msdu__worker_free(&p->worker);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
 }
 
 msdu_status msdu_create(const msdu_config *config, msdu_ctx **ctx_out)
@@ -77,8 +85,7 @@ msdu_status msdu_create(const msdu_config *config, msdu_ctx **ctx_out)
     return MSDU_OK;
 
 err_lock:
-    pthread_cond_destroy(&p->changed);
-    pthread_mutex_destroy(&p->lock);
+    free_shared(p);
 err_free:
     free(ctx);
     return status;
@@ -178,7 +185,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
     msdu__log_line(&p->log, MSDU_LOG_INFO,
                    "started: ranks %d, tensors %u, slices %u, elements %llu", p->ranks,
                    p->tensor_count, p->slicing.slice_count, (unsigned long long)p->element_count);
-    msdu_status status = msdu__worker_start(&p->worker, msdu__pipeline_advance, p);
+    msdu_status status = msdu__worker_start(&p->worker);
     if (status == MSDU_OK) {
         msdu__schedule_start(p);
     } else {
@@ -583,8 +590,7 @@ void msdu_destroy(msdu_ctx *ctx)
     (void)msdu__trace_close(p->trace);
     msdu__start_free(p);
     msdu__tensors_free(p);
-    pthread_cond_destroy(&p->changed);
-    pthread_mutex_destroy(&p->lock);
+    free_shared(p);
     memset(p->settings.secret, 0, sizeof(p->settings.secret));
     free(ctx);
 }

@@ -53,11 +53,12 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-msdu_status msdu__worker_start(msdu__worker *worker, msdu__worker_fn step, void *user)
+void msdu__worker_init(msdu__worker *worker, msdu__worker_fn step, void *user)
 {
     pthread_condattr_t attributes;
     worker->step = step;
     worker->user = user;
+    worker->is_running = false;
     atomic_init(&worker->is_kicked, false);
     atomic_init(&worker->is_asleep, false);
     atomic_init(&worker->is_stopping, false);
@@ -66,10 +67,12 @@ msdu_status msdu__worker_start(msdu__worker *worker, msdu__worker_fn step, void 
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&worker->wake, &attributes);
     pthread_condattr_destroy(&attributes);
+}
+
+msdu_status msdu__worker_start(msdu__worker *worker)
+{
     int error = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (error != 0) {
-        pthread_cond_destroy(&worker->wake);
-        pthread_mutex_destroy(&worker->lock);
         return msdu__fail(MSDU_ERR_NO_MEMORY, "cannot start the communication thread: %s",
                           strerror(error));
     }
@@ -96,7 +99,11 @@ void msdu__worker_stop(msdu__worker *worker)
     atomic_store(&worker->is_stopping, true);
     msdu__worker_kick(worker);
     pthread_join(worker->thread, NULL);
+    worker->is_running = false;
+}
+
+void msdu__worker_free(msdu__worker *worker)
+{
     pthread_cond_destroy(&worker->wake);
     pthread_mutex_destroy(&worker->lock);
-    worker->is_running = false;
 }

@@ -28,10 +28,16 @@ typedef struct msdu__worker {
     void *user;
 } msdu__worker;
 
-msdu_status msdu__worker_start(msdu__worker *worker, msdu__worker_fn step, void *user);
-/* There is something to do. Cheap when the thread is awake. Thread: any. */
+void msdu__worker_init(msdu__worker *worker, msdu__worker_fn step, void *user);
+msdu_status msdu__worker_start(msdu__worker *worker);
+/*
+ * There is something to do. Cheap when the thread is awake. Thread: any, from init() to free(): a
+ * backend tells of its last operations on threads of other ranks, after this rank's thread ended.
+ */
 void msdu__worker_kick(msdu__worker *worker);
 /* End the thread after its present step and join it. Allowed when it never started. */
 void msdu__worker_stop(msdu__worker *worker);
+/* After stop(), and when nobody can kick any more: after the backend's close(). */
+void msdu__worker_free(msdu__worker *worker);
 
 #endif

@@ -23,9 +23,10 @@ static uint64_t catch_up(void *user)
 
 START_TEST(every_kick_is_answered)
 {
-    msdu__worker worker = {0};
+    msdu__worker worker;
     work todo = {.sleep_ns = UINT64_MAX};
-    ck_assert_int_eq(msdu__worker_start(&worker, catch_up, &todo), MSDU_OK);
+    msdu__worker_init(&worker, catch_up, &todo);
+    ck_assert_int_eq(msdu__worker_start(&worker), MSDU_OK);
     for (uint64_t i = 1; i <= 20000; i++) {
         atomic_store(&todo.asked, i);
         msdu__worker_kick(&worker);
@@ -34,44 +35,85 @@ START_TEST(every_kick_is_answered)
         }
     }
     msdu__worker_stop(&worker);
+    msdu__worker_free(&worker);
 }
 END_TEST
 
 START_TEST(stop_is_seen_at_any_moment)
 {
     for (int i = 0; i < 5000; i++) {
-        msdu__worker worker = {0};
+        msdu__worker worker;
         work todo = {.sleep_ns = UINT64_MAX};
-        ck_assert_int_eq(msdu__worker_start(&worker, catch_up, &todo), MSDU_OK);
+        msdu__worker_init(&worker, catch_up, &todo);
+        ck_assert_int_eq(msdu__worker_start(&worker), MSDU_OK);
         for (int spin = 0; spin < i % 7; spin++) {
             sched_yield();
         }
         msdu__worker_stop(&worker);
+        msdu__worker_free(&worker);
     }
 }
 END_TEST
 
 START_TEST(a_limited_sleep_ends_by_itself)
 {
-    msdu__worker worker = {0};
+    msdu__worker worker;
     work todo = {.sleep_ns = 1000};
-    ck_assert_int_eq(msdu__worker_start(&worker, catch_up, &todo), MSDU_OK);
+    msdu__worker_init(&worker, catch_up, &todo);
+    ck_assert_int_eq(msdu__worker_start(&worker), MSDU_OK);
     atomic_store(&todo.asked, 1);
     while (atomic_load(&todo.done) != 1) {
         sched_yield();
     }
     msdu__worker_stop(&worker);
+    msdu__worker_free(&worker);
 }
 END_TEST
 
 START_TEST(stop_without_start_and_twice_is_allowed)
 {
-    msdu__worker worker = {0};
+    msdu__worker worker;
     work todo = {.sleep_ns = 0};
+    msdu__worker_init(&worker, catch_up, &todo);
     msdu__worker_stop(&worker);
-    ck_assert_int_eq(msdu__worker_start(&worker, catch_up, &todo), MSDU_OK);
+    ck_assert_int_eq(msdu__worker_start(&worker), MSDU_OK);
     msdu__worker_stop(&worker);
     msdu__worker_stop(&worker);
+    msdu__worker_free(&worker);
+}
+END_TEST
+
+typedef struct kicker {
+    msdu__worker *worker;
+    _Atomic bool is_done;
+} kicker;
+
+static void *kick_on(void *argument)
+{
+    kicker *self = argument;
+    while (!atomic_load(&self->is_done)) {
+        msdu__worker_kick(self->worker);
+    }
+    return NULL;
+}
+
+/* Ranks of backend "local" tell one that has finished; ThreadSanitizer sees what they touch. */
+START_TEST(a_kick_may_come_after_stop)
+{
+    for (int i = 0; i < 200; i++) {
+        msdu__worker worker;
+        work todo = {.sleep_ns = UINT64_MAX};
+        kicker late = {.worker = &worker};
+        pthread_t thread;
+        msdu__worker_init(&worker, catch_up, &todo);
+        ck_assert_int_eq(msdu__worker_start(&worker), MSDU_OK);
+        ck_assert_int_eq(pthread_create(&thread, NULL, kick_on, &late), 0);
+        sched_yield();
+        msdu__worker_stop(&worker);
+        atomic_store(&late.is_done, true);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        msdu__worker_free(&worker);
+    }
 }
 END_TEST
 
@@ -83,6 +125,7 @@ int main(void)
     tcase_add_test(cases, stop_is_seen_at_any_moment);
     tcase_add_test(cases, a_limited_sleep_ends_by_itself);
     tcase_add_test(cases, stop_without_start_and_twice_is_allowed);
+    tcase_add_test(cases, a_kick_may_come_after_stop);
     Suite *suite = suite_create("worker");
     suite_add_tcase(suite, cases);
     return suite_run(suite);

@@ -25,6 +25,8 @@ static int pretend_wait(void);
 #define msdu__worker_start                  order_worker_start
 #define msdu__worker_kick                   order_worker_kick
 #define msdu__worker_stop                   order_worker_stop
+#define msdu__worker_init                   order_worker_init
+#define msdu__worker_free                   order_worker_free
 #include "suite.h"
 #include "worker.c"
 

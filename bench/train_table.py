@@ -89,8 +89,6 @@ def options_of(arguments: argparse.Namespace, one: plan.Planned) -> rank.Options
     for name in ("data", "cache", "epochs", "samples"):
         if getattr(arguments, name) is not None:
             words += [f"--{name}", str(getattr(arguments, name))]
-    if one.epochs and arguments.epochs is None:
-        words += ["--epochs", str(one.epochs)]
     if one.dataset:
         words += ["--dataset", one.dataset]
     for name, value in one.settings:

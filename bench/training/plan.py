@@ -3,8 +3,9 @@
 
 Parts, for each model:
 
-  search    each family of methods over a grid of learning rates (DiLoCo: outer settings too), one
-            seed that the results do not use; the best is taken for every method of the family
+  search    each family of methods over a grid of learning rates (DiLoCo: outer settings too), at
+            full length, one seed that the results do not use; the best is taken for every method
+            of the family
   accuracy  full runs without shaping, several seeds; bytes are counted here as well
   pace      what a step takes to compute, from which the links' rates follow
   step      short runs on shaped links: seconds for a step of every method
@@ -22,7 +23,6 @@ from .record import Record
 
 RATIOS = (4.0, 1.0, 16.0, 0.25)  # communication over computation of DDP, most telling first
 SEARCH_SEED = 0
-SEARCH_EPOCHS = {"resnet": 2, "vgg": 2}  # where a full run is too long for a grid
 SEARCHED_ON = {"tinyimagenet": "cifar100"}  # every method takes what it found for the model there
 SEEDS = (1, 2, 3)
 RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.1, 0.025),
@@ -55,7 +55,6 @@ class Planned:
     settings: tuple[tuple[str, str], ...] = ()
     ratio: float | None = None  # of a shaped run
     dataset: str | None = None
-    epochs: int | None = None
 
 
 def steps_of(one: Planned) -> int:
@@ -162,14 +161,13 @@ def search(records: list[Record], model: str, family: str, dataset: str) -> Iter
     one = FAMILIES[family]
     for lr in _grid(records, model, family, dataset):
         yield Planned("search", model, one.representative, SEARCH_SEED, lr, one.settings,
-                      dataset=dataset, epochs=SEARCH_EPOCHS.get(model))
+                      dataset=dataset)
     if family == "diloco":
         lr = best_of(records, model, family, dataset).lr
         for outer_lr, momentum in OUTER:
             settings = {**dict(one.settings), "outer_lr": outer_lr, "outer_momentum": momentum}
             yield Planned("search", model, one.representative, SEARCH_SEED, lr,
-                          tuple(sorted(settings.items())), dataset=dataset,
-                          epochs=SEARCH_EPOCHS.get(model))
+                          tuple(sorted(settings.items())), dataset=dataset)
 
 
 def _tuned(records: list[Record], part: str, model: str, method: str, seed: int, dataset: str,

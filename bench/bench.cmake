@@ -31,10 +31,11 @@ foreach(family IN LISTS msdu_mpi_families)
         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endforeach()
 if(MSDU_WITH_NCCL)
+    find_package(CUDAToolkit REQUIRED) # once more: its targets are seen in one folder
     add_executable(passthrough_nccl bench/passthrough.c bench/passthrough_nccl.c)
     target_include_directories(passthrough_nccl SYSTEM PRIVATE
         ${MSDU_NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(passthrough_nccl PRIVATE msdu_flags ${MSDU_NCCL_LIBRARY} ${CUDA_cudart_static_LIBRARY}
+    target_link_libraries(passthrough_nccl PRIVATE msdu_flags ${MSDU_NCCL_LIBRARY} CUDA::cudart_static
         Threads::Threads rt ${CMAKE_DL_LIBS})
     set_target_properties(passthrough_nccl PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)

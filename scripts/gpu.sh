@@ -44,10 +44,8 @@ if ! nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; then
     exit 77
 fi
 if [ -z "$nccl_root" ] && [ ! -e /usr/include/nccl.h ]; then
-    # NCCL as its Python package: headers and library
-    python3 -m venv build/nccl-venv &&
-        build/nccl-venv/bin/pip install --quiet nvidia-nccl-cu13==2.28.9 || exit 1
-    nccl_root=$(echo "$PWD"/build/nccl-venv/lib/python3*/site-packages/nvidia/nccl)
+    scripts/setup.sh nccl || exit 1
+    nccl_root=$PWD/build/nccl
 fi
 mkdir -p "$build"
 cmake -B "$build" -DCMAKE_BUILD_TYPE=Release -DMSDU_WITH_NCCL=ON -DMSDU_WITH_GLOO=OFF \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing for a purpose: setup.sh build|test|demo|ci. Quick if nothing is missing.
+# Installs what is missing for a purpose: setup.sh build|test|demo|ci|nccl. Quick if nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,10 +12,11 @@ packages_for() {
     build) echo "$build" ;;
     test) echo "$build $mpi check iproute2 python3-venv" ;;
     demo) echo "$build python3-venv" ;;
+    nccl) echo "build-essential cmake python3-venv" ;;
     ci) echo "$build $mpi check iproute2 python3-venv clang-14 clang-tidy-14 clang-format-14" \
         "libclang-rt-14-dev ninja-build valgrind redis-server openssl groff" ;;
     *)
-        echo "usage: setup.sh build|test|demo|ci" >&2
+        echo "usage: setup.sh build|test|demo|ci|nccl" >&2
         return 2
         ;;
     esac
@@ -83,6 +84,14 @@ test_python() {
         echo "setup: no torch from Python's index: the tests of python_shim will be skipped" >&2
 }
 
+# NCCL as its Python package, headers and library: build/nccl is its folder, for NCCL_ROOT.
+nccl() {
+    [ -e build/nccl/include/nccl.h ] && return
+    python3 -m venv --clear build/nccl-venv
+    build/nccl-venv/bin/pip install --quiet --retries 1 nvidia-nccl-cu13==2.28.9
+    ln -sfn "$(echo "$PWD"/build/nccl-venv/lib/python3*/site-packages/nvidia/nccl)" build/nccl
+}
+
 main() {
     local packages
     packages=$(packages_for "${1:-}")
@@ -95,6 +104,7 @@ main() {
     demo) demo_python ;;
     test) test_python ;;
     ci) demo_python && test_python ;;
+    nccl) nccl ;;
     esac
 }
 

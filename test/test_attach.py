@@ -120,6 +120,11 @@ class Exact(Case):
         self.assertEqual(log(done), reference)
         self.assertIn("180 denied by a list", done.stderr)
 
+    def test_local_steps_without_one_of_the_gradients_are_refused(self) -> None:
+        done = self.good(attached(MSDU_OPTIMIZER="sgd", MSDU_ATTACH_DENY="at=1"))
+        self.assertEqual(log(done), log(self.good(plain())))
+        self.assertIn("a list denies some by at=", done.stderr)
+
     def test_local_steps_for_adam_are_refused_with_the_reason(self) -> None:
         settings = {"MSDU_DOMAIN": "accumulated", "MSDU_OPTIMIZER": "adam"}
         done = self.good(attached("adam", **settings))
@@ -138,6 +143,19 @@ class Narrow(Case):
             self.assertIn("3 reductions a step", done.stderr)
             self.assertIn("162 reductions taken as gradients", done.stderr)
             self.assertGreater(self.ratio(done), 5)
+
+    def test_lists_by_place_type_and_ranks(self) -> None:
+        done = self.good(attached(MSDU_ATTACH_DENY="at=1"))
+        self.assertIn("2 reductions a step", done.stderr)
+        self.assertIn("denied by a list", done.stderr)
+        self.assert_near(losses(done), losses(self.good(plain())), 0.02)
+        self.assertEqual(apart(done), 0)
+        reference = log(self.good(plain()))
+        for deny in ("float32", "ranks=%d" % RANKS, "float64,at=0-"):
+            self.assertEqual(log(self.good(attached(MSDU_ATTACH_DENY=deny))), reference)
+        done = self.good(attached(MSDU_ATTACH_ALLOW="flot32"))
+        self.assertEqual(log(done), reference)
+        self.assertIn('MSDU_ATTACH_ALLOW: "flot32" is no', done.stderr)
 
     def test_changed_pattern_is_told_and_learned_anew(self) -> None:
         done = self.good(attached("change"))

@@ -134,9 +134,18 @@ class Exact(Case):
         done = self.good(attached(MSDU_ATTACH_DENY="513-3001"))
         self.assertEqual(done.log(), reference)
         self.assertIn("180 denied by a list", done.stderr)
+        done = self.good(attached(MSDU_ATTACH_DENY="float32:513-3001,ranks=1000-"))
+        self.assertIn("180 denied by a list", done.stderr)
+        done = self.good(attached(MSDU_ATTACH_DENY="at=0-"))
+        self.assertEqual(done.log(), reference)
         double = self.good(attached("double"))
         self.assertEqual(double.log(), self.good(plain("double")).log())
         self.assertIn("float64 with local steps", double.stderr)
+
+    def test_local_steps_without_one_of_the_gradients_are_refused(self) -> None:
+        done = self.good(attached(MSDU_OPTIMIZER="sgd", MSDU_ATTACH_DENY="at=1"))
+        self.assertEqual(done.log(), self.good(plain()).log())
+        self.assertIn("a list denies some by at=", done.stderr)
 
     def test_local_steps_for_adam_are_refused_with_the_reason(self) -> None:
         done = self.good(attached("adam", MSDU_DOMAIN="accumulated", MSDU_OPTIMIZER="adam"))

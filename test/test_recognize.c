@@ -245,6 +245,44 @@ START_TEST(no_pattern_is_no_gradient)
 }
 END_TEST
 
+/* Only the middle one of three. */
+static bool allows_ends(const void *user, const msdu__call *call, uint32_t at)
+{
+    ck_assert_str_eq(user, "whose");
+    ck_assert_uint_eq(call->count, at == 0 ? 500 : at == 1 ? 70 : 900);
+    return at != 1;
+}
+
+START_TEST(what_is_denied_by_its_place_is_part_of_the_pattern_but_no_tensor)
+{
+    const msdu__call step[] = {GRADIENT(500), OTHER(2), GRADIENT(70), GRADIENT(900)};
+    msdu__recognizer *r = recognizer(8, 0);
+    uint32_t position = 0;
+    r->allows = allows_ends;
+    r->allows_user = "whose";
+    while (r->state != MSDU__FOLLOWING || r->position != 0) {
+        for (uint32_t i = 0; i < 4; i++) {
+            (void)see(r, step[i], &position);
+        }
+    }
+    ck_assert_uint_eq(r->pattern_count, 3);
+    ck_assert_uint_eq(r->tensor_count, 2);
+    ck_assert_uint_eq(r->tensors[1].count, 900);
+    for (int s = 0; s < 5; s++) {
+        ck_assert_int_eq(see(r, step[0], &position), MSDU__CALL_GRADIENT);
+        ck_assert_uint_eq(position, 0);
+        ck_assert_int_eq(see(r, step[1], &position), MSDU__CALL_OTHER);
+        ck_assert_int_eq(see(r, step[2], &position), MSDU__CALL_DENIED);
+        ck_assert_int_eq(see(r, step[3], &position), MSDU__CALL_GRADIENT);
+        ck_assert_uint_eq(position, 1);
+    }
+    /* one that does not come is missed all the same */
+    (void)see(r, step[0], &position);
+    ck_assert_int_eq(see(r, step[3], &position), MSDU__CALL_BREAKS);
+    free(r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("recognize");
@@ -253,6 +291,7 @@ int main(void)
     tcase_add_test(tcase, equal_layers_are_told_apart_by_what_comes_between_steps);
     tcase_add_test(tcase, many_equal_layers_are_looked_at_twice);
     tcase_add_test(tcase, the_number_of_tensors_may_be_given);
+    tcase_add_test(tcase, what_is_denied_by_its_place_is_part_of_the_pattern_but_no_tensor);
     tcase_add_test(tcase, evaluation_between_steps_changes_nothing);
     tcase_add_test(tcase, a_change_breaks_once_and_is_learned_anew);
     tcase_add_loop_test(tcase, patience_bears_strays_and_ends, 0, 2);

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tell.h"
+
 #ifndef MSDU_MPI_FAMILY
 #error "MSDU_MPI_FAMILY names the family that this module is built for"
 #endif
@@ -54,6 +56,9 @@ static msdu__stream *stream_new(MPI_Comm comm)
     stream->is_left_alone = is_inter || ranks == 1;
     stream->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     stream->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
+    stream->recognizer.allows = msdu__engine_allows;
+    stream->recognizer.allows_user = &stream->ranks;
+    msdu__tell_bad_list(stream->rank);
     return stream;
 }
 
@@ -104,7 +109,7 @@ static int other_kind(MPI_Datatype type, bool is_sum)
 }
 
 /* Why it cannot be a gradient; -1: it may be one. */
-static int describe(const msdu__reduction *call, msdu__call *seen_out)
+static int describe(const msdu__stream *stream, const msdu__reduction *call, msdu__call *seen_out)
 {
     MPI_Datatype type = MSDU__HANDLE(MPI_Datatype, call->type);
     bool is_sum = MSDU__HANDLE(MPI_Op, call->op) == MPI_SUM;
@@ -119,7 +124,7 @@ static int describe(const msdu__reduction *call, msdu__call *seen_out)
         msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
         return MSDU__PASSED_SMALL;
     }
-    if (!msdu__attach_is_allowed(count)) {
+    if (!msdu__engine_allows(&stream->ranks, seen_out, MSDU__ANYWHERE)) {
         return MSDU__PASSED_DENIED;
     }
     seen_out->is_candidate = true;
@@ -141,7 +146,7 @@ msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *ca
 {
     msdu__choice choice = {.is_engine = false};
     msdu__call seen;
-    int reason = describe(call, &seen);
+    int reason = describe(stream, call, &seen);
     msdu__recognizer_state before = stream->recognizer.state;
     msdu__verdict verdict = msdu__recognize(&stream->recognizer, &seen, &choice.at);
     if (before != MSDU__FOLLOWING && stream->recognizer.state == MSDU__FOLLOWING) {
@@ -152,6 +157,8 @@ msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *ca
         msdu__stream_break(stream, &seen);
     } else if (verdict == MSDU__CALL_STRAYS) {
         msdu__stream_stray(stream, &seen);
+    } else if (verdict == MSDU__CALL_DENIED) {
+        reason = MSDU__PASSED_DENIED;
     }
     bool is_gradient = verdict == MSDU__CALL_GRADIENT && !stream->has_failed;
     if (is_gradient && choice.at == 0) {
@@ -263,7 +270,7 @@ static void attach_observe(const msdu__reduction *call)
     msdu__call seen;
     msdu__stream *stream = msdu__stream_enter(call);
     if (stream != NULL) {
-        (void)describe(call, &seen);
+        (void)describe(stream, call, &seen);
         seen.is_candidate = false;
         (void)msdu__recognize(&stream->recognizer, &seen, &position);
         stream->passed[MSDU__PASSED_FORM]++;

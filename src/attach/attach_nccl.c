@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "tell.h"
+
 static pthread_mutex_t tracks_lock = PTHREAD_MUTEX_INITIALIZER;
 static msdu__track *tracks;
 static bool is_told_at_exit; /* tracks_lock */
@@ -64,6 +66,9 @@ static void fill_track(msdu__track *track, const msdu__nccl_call *call)
     track->part.is_quiet = track->rank != 0;
     track->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     track->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
+    track->recognizer.allows = msdu__engine_allows;
+    track->recognizer.allows_user = &track->ranks;
+    msdu__tell_bad_list(track->rank);
 }
 
 static msdu__track *track_new(const msdu__nccl_call *call)
@@ -143,7 +148,7 @@ static msdu__call describe(msdu__track *track, const msdu__nccl_call *call)
         track->passed[MSDU__PASSED_TYPE]++;
     } else if (bytes_of(call) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
         track->passed[MSDU__PASSED_SMALL]++;
-    } else if (!msdu__attach_is_allowed(call->count)) {
+    } else if (!msdu__engine_allows(&track->ranks, &seen, MSDU__ANYWHERE)) {
         track->passed[MSDU__PASSED_DENIED]++;
     } else if (is_half(kind) && !msdu__engine_takes_half()) {
         track->passed[MSDU__PASSED_HALF]++;
@@ -216,7 +221,9 @@ static choice judge(msdu__track *track, const msdu__nccl_call *call)
     }
     bool is_passed = c.seen.is_candidate && c.what != TAKE;
     c.may_join = is_passed && (track->part.apart != NULL || track->is_breaking);
-    if (is_passed && !c.may_join) {
+    if (verdict == MSDU__CALL_DENIED) {
+        track->passed[MSDU__PASSED_DENIED]++;
+    } else if (is_passed && !c.may_join) {
         track->passed[is_gradient && track->is_plain ? MSDU__PASSED_PLAIN : MSDU__PASSED_UNKNOWN]++;
     }
     return c;

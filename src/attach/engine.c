@@ -30,6 +30,26 @@ bool msdu__engine_is_plain(void)
     return is_set_to("MSDU_WIRE", "float32") && (!msdu__engine_is_local() || is_every_step);
 }
 
+/* After a change ranks are joined by sums of the same counts, and which of equal ones is denied
+ * would not be known then. */
+const char *msdu__engine_refusal(const msdu__recognizer *r)
+{
+    return r->tensor_count < r->pattern_count && msdu__engine_is_local()
+               ? "local steps need every gradient of a step, and a list denies some by at="
+               : NULL;
+}
+
+bool msdu__engine_allows(const void *user, const msdu__call *call, uint32_t at)
+{
+    const msdu__attach_facts facts = {
+        .count = call->count,
+        .dtype = msdu__kind_dtype(call->kind),
+        .ranks = *(const int *)user,
+        .at = at == MSDU__ANYWHERE ? -1 : (int64_t)at,
+    };
+    return msdu__attach_is_allowed(&facts);
+}
+
 /* Local steps hand out what a step of the optimizer is to make of a gradient: 16 bits would leave
  * parameters off by its rounding. */
 bool msdu__engine_takes_half(void)

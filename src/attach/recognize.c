@@ -32,21 +32,39 @@ static uint32_t periodic_from(const msdu__recognizer *r, uint32_t period)
     return from;
 }
 
-/* The gradients of the period that begins at `from`; false if they are not what is wanted. */
-static bool take_tensors(msdu__recognizer *r, uint32_t from, uint32_t period)
+/* Which of the pattern are gradients. */
+static void take_allowed(msdu__recognizer *r)
 {
     r->tensor_count = 0;
+    for (uint32_t i = 0; i < r->pattern_count; i++) {
+        bool is_allowed = r->allows == NULL || r->allows(r->allows_user, &r->pattern[i], i);
+        r->tensor_at[i] = is_allowed ? r->tensor_count : MSDU__TENSORS_MAX;
+        if (is_allowed) {
+            r->tensors[r->tensor_count++] = r->pattern[i];
+        }
+    }
+}
+
+/* The candidates of the period that begins at `from`; false if they are not what is wanted. */
+static bool take_pattern(msdu__recognizer *r, uint32_t from, uint32_t period)
+{
+    r->pattern_count = 0;
     r->has_others = false;
     for (uint32_t i = from; i < from + period; i++) {
         if (!r->seen[i].is_candidate) {
             r->has_others = true;
-        } else if (r->tensor_count == MSDU__TENSORS_MAX) {
+        } else if (r->pattern_count == MSDU__TENSORS_MAX) {
             return false;
         } else {
-            r->tensors[r->tensor_count++] = r->seen[i];
+            r->pattern[r->pattern_count++] = r->seen[i];
         }
     }
-    return r->tensor_count > 0 && (r->tensors_wanted == 0 || r->tensor_count == r->tensors_wanted);
+    if (r->pattern_count == 0 ||
+        (r->tensors_wanted != 0 && r->pattern_count != r->tensors_wanted)) {
+        return false;
+    }
+    take_allowed(r);
+    return true;
 }
 
 /* The step begins with the first candidate that repeats; where in a step are we now? */
@@ -56,7 +74,7 @@ static void take_position(msdu__recognizer *r, uint32_t from)
     for (uint32_t i = from; i < r->seen_count; i++) {
         candidates += r->seen[i].is_candidate ? 1 : 0;
     }
-    r->position = candidates % r->tensor_count;
+    r->position = candidates % r->pattern_count;
     r->state = r->position == 0 ? MSDU__FOLLOWING : MSDU__WAITING;
     r->other_count = 0;
 }
@@ -67,7 +85,7 @@ static void look_for_period(msdu__recognizer *r)
     for (uint32_t period = 1; period <= r->seen_count / REPEATS; period++) {
         uint32_t from = periodic_from(r, period);
         uint32_t stretch = r->seen_count - from;
-        if (stretch >= REPEATS * period && stretch >= r->least && take_tensors(r, from, period)) {
+        if (stretch >= REPEATS * period && stretch >= r->least && take_pattern(r, from, period)) {
             take_position(r, from);
             return;
         }
@@ -81,7 +99,7 @@ static void look_for_period(msdu__recognizer *r)
 static bool is_doubtful(msdu__recognizer *r)
 {
     r->other_count++;
-    if (r->has_others || r->has_doubted || r->tensor_count > 1 || r->tensors_wanted > 0 ||
+    if (r->has_others || r->has_doubted || r->pattern_count > 1 || r->tensors_wanted > 0 ||
         r->other_count < 2) {
         return false;
     }
@@ -95,7 +113,7 @@ static msdu__verdict give_up(msdu__recognizer *r)
 {
     bool was_following = r->state == MSDU__FOLLOWING;
     r->state = MSDU__LEARNING;
-    r->tensor_count = 0;
+    r->pattern_count = r->tensor_count = 0;
     r->position = 0;
     r->stray_count = r->stray_steps = 0;
     r->has_strayed = false;
@@ -104,8 +122,8 @@ static msdu__verdict give_up(msdu__recognizer *r)
 
 static bool is_tensor(const msdu__recognizer *r, const msdu__call *call)
 {
-    for (uint32_t i = 0; i < r->tensor_count; i++) {
-        if (is_same(call, &r->tensors[i])) {
+    for (uint32_t i = 0; i < r->pattern_count; i++) {
+        if (is_same(call, &r->pattern[i])) {
             return true;
         }
     }
@@ -117,7 +135,7 @@ static bool is_tensor(const msdu__recognizer *r, const msdu__call *call)
 static bool is_stray(const msdu__recognizer *r, const msdu__call *call)
 {
     return r->state == MSDU__FOLLOWING && r->is_patient && !is_tensor(r, call) &&
-           r->stray_count < STRAYS * r->tensor_count &&
+           r->stray_count < STRAYS * r->pattern_count &&
            (r->steps_borne == 0 || r->stray_steps < r->steps_borne);
 }
 
@@ -126,7 +144,7 @@ static bool is_stray(const msdu__recognizer *r, const msdu__call *call)
 static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
 {
     bool is_following = r->state == MSDU__FOLLOWING;
-    bool is_expected = is_same(call, &r->tensors[r->position]);
+    bool is_expected = is_same(call, &r->pattern[r->position]);
     if (is_expected && is_following && r->position == 0) {
         r->seen_count = 0;
     }
@@ -140,12 +158,15 @@ static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_
         return MSDU__CALL_STRAYS;
     }
     r->stray_count = 0;
-    *position_out = r->position;
-    r->position = (r->position + 1) % r->tensor_count;
+    *position_out = r->tensor_at[r->position];
+    r->position = (r->position + 1) % r->pattern_count;
     if (r->position == 0) {
         r->state = MSDU__FOLLOWING;
         r->stray_steps = r->has_strayed ? r->stray_steps + 1 : 0;
         r->has_strayed = false;
+    }
+    if (*position_out == MSDU__TENSORS_MAX) {
+        return MSDU__CALL_DENIED;
     }
     return is_following ? MSDU__CALL_GRADIENT : MSDU__CALL_OTHER;
 }

@@ -2,6 +2,8 @@
 /* Settings of attaching, which are read from the environment alone. */
 #include "settings.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,33 +18,130 @@ uint64_t msdu__attach_number(const char *name, uint64_t otherwise)
     return *end == '\0' ? value : otherwise;
 }
 
-/* Is `count` in a list such as "1000,5000-6000"? */
-static bool is_listed(const char *list, uint64_t count)
+/* Both of two: the lesser; either of two: the greater, unless one is BAD. */
+typedef enum answer {
+    BAD = -1, /* it cannot be read */
+    NO = 0,
+    UNKNOWN = 1, /* what is asked for is not known yet */
+    YES = 2,
+} answer;
+
+/* Where the digits end; NULL: there are none. */
+static const char *read_number(const char *at, uint64_t *value_out)
 {
-    const char *at = list;
-    while (*at != '\0') {
-        char *end = NULL;
-        uint64_t low = strtoull(at, &end, 10);
-        uint64_t high = low;
-        if (*end == '-') {
-            high = strtoull(end + 1, &end, 10);
-        }
-        if (end == at) {
-            return false;
-        }
-        if (count >= low && count <= high) {
-            return true;
-        }
-        at = *end == ',' ? end + 1 : end;
+    char *end = NULL;
+    if (!isdigit((unsigned char)*at)) {
+        return NULL;
     }
-    return false;
+    *value_out = strtoull(at, &end, 10);
+    return end;
 }
 
-bool msdu__attach_is_allowed(uint64_t count)
+/* "5", "5-8" or "5-", which ends at `end`; a negative value is not known. */
+static answer is_in_range(const char *at, const char *end, int64_t value)
 {
-    const char *allow = getenv("MSDU_ATTACH_ALLOW");
-    const char *deny = getenv("MSDU_ATTACH_DENY");
-    return (allow == NULL || is_listed(allow, count)) && (deny == NULL || !is_listed(deny, count));
+    uint64_t low = 0;
+    at = read_number(at, &low);
+    uint64_t high = low;
+    if (at != NULL && at != end && *at == '-') {
+        high = UINT64_MAX;
+        at = at + 1 == end ? end : read_number(at + 1, &high);
+    }
+    if (at != end || high < low) {
+        return BAD;
+    }
+    if (value < 0) {
+        return UNKNOWN;
+    }
+    return (uint64_t)value >= low && (uint64_t)value <= high ? YES : NO;
+}
+
+static answer meets_condition(const char *at, const char *end, const msdu__attach_facts *facts)
+{
+    static const char *const types[] = {"float32", "float64", "float16",
+                                        "bfloat16"}; /* msdu_dtype */
+    size_t length = (size_t)(end - at);
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (length == strlen(types[i]) && strncmp(at, types[i], length) == 0) {
+            return facts->dtype == (int32_t)i ? YES : NO;
+        }
+    }
+    if (strncmp(at, "ranks=", 6) == 0) {
+        return is_in_range(at + 6, end, facts->ranks);
+    }
+    if (strncmp(at, "at=", 3) == 0) {
+        return is_in_range(at + 3, end, facts->at);
+    }
+    return is_in_range(at, end, (int64_t)facts->count);
+}
+
+/* All conditions of an item. */
+static answer meets_item(const char *at, const char *end, const msdu__attach_facts *facts)
+{
+    answer all = YES;
+    for (const char *stop = NULL; stop != end; at = stop + 1) {
+        const char *colon = memchr(at, ':', (size_t)(end - at));
+        stop = colon == NULL ? end : colon;
+        answer one = meets_condition(at, stop, facts);
+        all = one < all ? one : all;
+    }
+    return all;
+}
+
+/* Any item of a list; bad_out: the item that cannot be read. */
+static answer meets_list(const char *list, const msdu__attach_facts *facts, const char **bad_out)
+{
+    answer any = NO;
+    const char *at = list;
+    for (const char *end = at; *at != '\0'; at = *end == '\0' ? end : end + 1) {
+        end = strchrnul(at, ',');
+        answer one = meets_item(at, end, facts);
+        if (one == BAD) {
+            *bad_out = at;
+            return BAD;
+        }
+        any = one > any ? one : any;
+    }
+    return any;
+}
+
+static const char allow_name[] = "MSDU_ATTACH_ALLOW";
+static const char deny_name[] = "MSDU_ATTACH_DENY";
+
+/* Unset and empty are the same. */
+static const char *list_of(const char *name)
+{
+    const char *list = getenv(name);
+    return list != NULL && *list != '\0' ? list : NULL;
+}
+
+bool msdu__attach_is_allowed(const msdu__attach_facts *facts)
+{
+    const char *bad = NULL;
+    const char *allow = list_of(allow_name);
+    const char *deny = list_of(deny_name);
+    if (allow != NULL && meets_list(allow, facts, &bad) < UNKNOWN) {
+        return false;
+    }
+    answer denied = deny == NULL ? NO : meets_list(deny, facts, &bad);
+    return denied == NO || denied == UNKNOWN;
+}
+
+bool msdu__attach_has_bad_list(char *text, size_t text_bytes)
+{
+    static const msdu__attach_facts any = {.at = -1};
+    const char *const names[] = {allow_name, deny_name};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *list = list_of(names[i]);
+        const char *bad = NULL;
+        if (list != NULL && meets_list(list, &any, &bad) == BAD) {
+            (void)snprintf(text, text_bytes,
+                           "%s: \"%.*s\" is no count, type, ranks= or at=, nor a range", names[i],
+                           (int)strcspn(bad, ","), bad);
+            return true;
+        }
+    }
+    return false;
 }
 
 bool msdu__attach_is_loud(void)

@@ -4,11 +4,26 @@
 #define MSDU_ATTACH_SETTINGS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
-/* May a reduction of so many elements be a gradient (MSDU_ATTACH_ALLOW, MSDU_ATTACH_DENY)? */
-bool msdu__attach_is_allowed(uint64_t count);
+/* What the lists ask about a reduction: equal on all ranks of its communicator. */
+typedef struct msdu__attach_facts {
+    uint64_t count;
+    int32_t dtype; /* msdu_dtype */
+    int ranks;     /* of the communicator */
+    int64_t at;    /* among those of a step; negative: not known yet, nothing is denied by it */
+} msdu__attach_facts;
+
+/*
+ * May it be a gradient (MSDU_ATTACH_ALLOW, MSDU_ATTACH_DENY)? A list has items between commas, an
+ * item has conditions between colons, all of which hold: a count of elements, a type, ranks=, at=;
+ * numbers may be ranges, open ones, too: "float32:1000-,ranks=4:at=0-3".
+ */
+bool msdu__attach_is_allowed(const msdu__attach_facts *facts);
+/* The first item of a list that cannot be read, with its list's name, in text; false: none. */
+bool msdu__attach_has_bad_list(char *text, size_t text_bytes);
 /* Shall what was recognized, and the summary, be told (MSDU_LOG is not "error")? */
 bool msdu__attach_is_loud(void);
 

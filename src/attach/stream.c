@@ -23,20 +23,20 @@ static bool agree(const msdu__stream *stream, bool is_good)
     return all == 1;
 }
 
-static const char *refusal(void)
+static const char *refusal(const msdu__recognizer *r)
 {
     int level = 0;
     (void)PMPI_Query_thread(&level);
     if (level != MPI_THREAD_MULTIPLE) {
         return "MPI was initialized without MPI_THREAD_MULTIPLE";
     }
-    return NULL;
+    return msdu__engine_refusal(r);
 }
 
 void msdu__stream_begin(msdu__stream *stream)
 {
     const msdu__recognizer *r = &stream->recognizer;
-    const char *why = refusal();
+    const char *why = refusal(r);
     msdu_status status = MSDU_ERR_UNSUPPORTED;
     if (stream->is_plain || msdu__engine_is_plain()) {
         stream->is_plain = true;
@@ -74,7 +74,7 @@ void msdu__stream_begin(msdu__stream *stream)
     stream->recognizer.is_patient = stream->engine.is_accumulated;
     stream->recognizer.steps_borne = MSDU__STEPS_BORNE;
     stream->engine.steps_before =
-        stream->ended_steps + (stream->learned_calls - stream->ended_calls) / r->tensor_count;
+        stream->ended_steps + (stream->learned_calls - stream->ended_calls) / r->pattern_count;
     stream->tensors = r->tensor_count;
     stream->elements = 0;
     for (uint32_t i = 0; i < r->tensor_count; i++) {

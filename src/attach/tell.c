@@ -2,7 +2,19 @@
 #include "tell.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
+
+#include "settings.h"
+
+void msdu__tell_bad_list(int rank)
+{
+    static atomic_flag was_told = ATOMIC_FLAG_INIT;
+    char text[256];
+    if (msdu__attach_has_bad_list(text, sizeof(text)) && !atomic_flag_test_and_set(&was_told)) {
+        (void)fprintf(stderr, "msdu: rank %d: nothing is attached: %s\n", rank, text);
+    }
+}
 
 void msdu__tell_summary(const msdu_summary *s)
 {

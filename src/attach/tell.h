@@ -9,6 +9,8 @@
 
 #include "engine.h"
 
+/* A list that cannot be read (then nothing is attached), once in a process. */
+void msdu__tell_bad_list(int rank);
 /* The pattern changed: `seen` came where another was due. */
 void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen);
 /* What a context did; nothing where it sent nothing. */

@@ -34,7 +34,7 @@ static const char *refusal(const msdu__recognizer *r)
             return "some gradients are summed up, others averaged";
         }
     }
-    return NULL;
+    return msdu__engine_refusal(r);
 }
 
 static msdu_status open_engine(msdu__track *track, double hosts)
@@ -125,7 +125,7 @@ static void begin(msdu__track *track, double hosts)
     /* the present step is NCCL's own */
     track->engine.steps_before =
         track->ended_steps +
-        (track->step_calls - track->ended_calls) / track->recognizer.tensor_count + 1;
+        (track->step_calls - track->ended_calls) / track->recognizer.pattern_count + 1;
     track->is_taking = false;
     tell_begin(track);
     msdu__part_tell(&track->part, false);

@@ -160,6 +160,31 @@ START_TEST(rate_that_changes_on_the_way_takes_longer)
 }
 END_TEST
 
+/* As AMP does it: no update where a sum is not finite. */
+START_TEST(a_step_that_is_skipped_changes_nothing)
+{
+    for (int32_t kind = 1; kind <= 2; kind++) {
+        trainer ranks[RANKS];
+        msdu__apart *aparts[RANKS];
+        unsigned state = 3;
+        make(aparts, kind);
+        scatter(ranks, aparts, kind);
+        ck_assert(!call(&optimizers[_i], ranks, aparts, &state));
+        for (int r = 0; r < RANKS; r++) {
+            double wide[COUNT] = {1, INFINITY, 2, -1, NAN};
+            float narrow[COUNT] = {1, INFINITY, 2, -1, NAN};
+            ck_assert(!msdu__rejoin(&optimizers[_i], aparts[r],
+                                    kind == 2 ? (void *)wide : (void *)narrow));
+            ck_assert(kind == 2 ? wide[0] == 1 && wide[3] == -1
+                                : narrow[0] == 1 && narrow[3] == -1);
+        }
+        ck_assert(call(&optimizers[_i], ranks, aparts, &state));
+        ck_assert_double_lt(spread(ranks, false), kind == 2 ? 1e-13 : 1e-5);
+        drop(aparts);
+    }
+}
+END_TEST
+
 START_TEST(equal_kinds_are_found_in_turn)
 {
     msdu__apart *a = msdu__apart_new(7, 1);
@@ -186,6 +211,7 @@ int main(void)
     TCase *tcase = tcase_create("apart");
     tcase_add_loop_test(tcase, two_calls_make_parameters_and_momentum_equal, 0, OPTIMIZERS);
     tcase_add_loop_test(tcase, rate_that_changes_on_the_way_takes_longer, 0, OPTIMIZERS);
+    tcase_add_loop_test(tcase, a_step_that_is_skipped_changes_nothing, 0, OPTIMIZERS);
     tcase_add_test(tcase, equal_kinds_are_found_in_turn);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -2,6 +2,7 @@
 /* Joining ranks that took local steps, by additions to plainly reduced gradients. */
 #include "rejoin.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define CALLS_LEAST 2 /* until both parameters and momentum are equal */
@@ -78,9 +79,13 @@ static control control_of(const msdu__optimizer *o)
 }
 
 /* What is added to a sum whose own value is `sum`; x and w become those after the update. The
- * addition counts as it was rounded, so the next call makes up for it. */
+ * addition counts as it was rounded, so the next call makes up for it. A trainer whose sum is not
+ * finite makes no update, or has nothing left to join. */
 static double join_element(const control *k, double sum, bool is_double, double *x, double *w)
 {
+    if (!isfinite(sum)) {
+        return sum;
+    }
     double wanted = sum + k->of_parameter * *x + k->of_momentum * *w - k->of_decay * *x;
     double given = is_double ? wanted : (double)(float)wanted;
     double u = given - sum + k->o.weight_decay * *x;
@@ -134,8 +139,22 @@ bool msdu__rejoin_call(const msdu__optimizer *optimizer, msdu__apart *apart)
     return can_move && apart->calls >= CALLS_LEAST && is_same_lr;
 }
 
+static bool is_finite(const msdu__apart *apart, const void *sum)
+{
+    for (uint64_t i = 0; i < apart->count; i++) {
+        if (msdu__apart_is_double(apart) ? !isfinite(((const double *)sum)[i])
+                                         : !isfinite(((const float *)sum)[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool msdu__rejoin(const msdu__optimizer *optimizer, msdu__apart *apart, void *sum)
 {
+    if (!is_finite(apart, sum)) {
+        return false;
+    }
     msdu__rejoin_add(optimizer, apart, 0, apart->count, sum);
     return msdu__rejoin_call(optimizer, apart);
 }

@@ -51,8 +51,9 @@ void msdu__apart_free(msdu__apart *list);
  * order among each other is taken to be what it was. NULL: none. */
 msdu__apart *msdu__apart_find(msdu__apart *list, uint64_t count, int32_t kind);
 
-/* `sum` is the same on all ranks: add what joins them. True: from the optimizer's next update on
- * this tensor is equal on all ranks, parameters and momentum. */
+/* `sum` is the same on all ranks: add what joins them; nothing to a sum with a NaN or infinity,
+ * which is taken to be a step that the trainer skips (AMP). True: from the optimizer's next update
+ * on this tensor is equal on all ranks, parameters and momentum. */
 bool msdu__rejoin(const msdu__optimizer *optimizer, msdu__apart *apart, void *sum);
 /* The same where sums come later than calls: what follows from the call alone, and elements first
  * .. first + count of the sum, which are at `sum`. */

@@ -57,6 +57,7 @@ void msdu__retune_prepare(msdu__pipeline *p)
         .window_least = s->window < 0 ? WINDOW_LEAST : window,
         .window_most = s->window < 0 ? MSDU__WINDOW_TUNED : window,
         .is_whole = s->commit_tensor == 0,
+        .is_single = p->tensor_count == 1,
     };
     p->tuning = p->tuning_first = msdu__tuner_first(bytes, window);
     if (s->slice_bytes >= 0) {

@@ -40,7 +40,8 @@ static world draw_world(double noise)
                  .slice_most = msdu__tuner_slice_most(model),
                  .window_least = 2,
                  .window_most = 8,
-                 .is_whole = random_next(&seed_now) % 2 == 0},
+                 .is_whole = random_next(&seed_now) % 2 == 0,
+                 .is_single = random_next(&seed_now) % 4 == 0},
         .cost = {.bytes_per_ns = draw(1e-3, 10),
                  .slice_ns = latency * draw(1.0 / 16, 4),
                  .latency_ns = latency},
@@ -69,8 +70,8 @@ static double loss_of(const world *w, msdu__tuning tuning)
     msdu__tuner_round round = {.bytes = (uint64_t)((double)w->args.model_bytes * w->wire),
                                .slices = (uint32_t)slices,
                                .window = tuning.window};
-    return msdu__tuner_loss_ns(&w->cost, &round, w->args.is_whole ? 1 : round.window,
-                               (double)round.bytes / slices);
+    uint32_t ahead = w->args.is_single ? 0 : w->args.is_whole ? 1 : round.window;
+    return msdu__tuner_loss_ns(&w->cost, &round, ahead, (double)round.bytes / slices);
 }
 
 static double least_loss(const world *w)
@@ -133,6 +134,22 @@ START_TEST(a_long_latency_takes_more_slices_in_flight)
         w.cost.latency_ns = (window - 1.0) * (double)MIB;
         ck_assert_uint_eq(msdu__tuner_best(&w.args, &w.cost, &now, present).window, window);
     }
+}
+END_TEST
+
+/* Nothing waits behind a slice of the only tensor: just enough of them to hide the latency. */
+START_TEST(a_single_tensor_is_cut_into_few)
+{
+    world w = {.args = {.model_bytes = MIB, .slice_least = 32 * KIB, .slice_most = MIB},
+               .cost = {.bytes_per_ns = 0.124, .slice_ns = 10000, .latency_ns = 100000},
+               .wire = 1};
+    w.args.window_least = w.args.window_most = 4;
+    msdu__tuning present = {.slice_bytes = 256 * KIB, .window = 4};
+    msdu__tuner_round now = round_of(&w, present);
+    w.args.is_single = true;
+    ck_assert_uint_eq(msdu__tuner_best(&w.args, &w.cost, &now, present).slice_bytes, 512 * KIB);
+    w.args.is_single = false;
+    ck_assert_uint_lt(msdu__tuner_best(&w.args, &w.cost, &now, present).slice_bytes, 256 * KIB);
 }
 END_TEST
 
@@ -296,6 +313,7 @@ int main(void)
     TCase *cases = tcase_create("tuner");
     tcase_add_loop_test(cases, the_best_cut_follows_the_square_root, 0, 2);
     tcase_add_test(cases, a_long_latency_takes_more_slices_in_flight);
+    tcase_add_test(cases, a_single_tensor_is_cut_into_few);
     tcase_add_test(cases, finds_the_best_of_a_known_world);
     tcase_add_test(cases, is_stable_under_noise);
     tcase_add_test(cases, equal_values_give_equal_decisions);

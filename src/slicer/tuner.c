@@ -96,7 +96,8 @@ void msdu__tuner_begin(msdu__tuner *tuner, msdu__tuning present)
 double msdu__tuner_busy_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round)
 {
     double bytes_ns = (double)round->bytes / round->slices / cost->bytes_per_ns;
-    double hidden = (cost->latency_ns + bytes_ns) / round->window;
+    uint32_t window = round->window < round->slices ? round->window : round->slices;
+    double hidden = (cost->latency_ns + bytes_ns) / window;
     return round->slices * larger(cost->slice_ns + bytes_ns, hidden);
 }
 
@@ -112,7 +113,8 @@ double msdu__tuner_loss_ns(const msdu__tuner_cost *cost, const msdu__tuner_round
 static double rate_of(const msdu__tuner_round *round, double slice_ns, double latency_ns)
 {
     double busy = round->link_ns - round->slices * slice_ns;
-    double hidden = round->window * round->link_ns - round->slices * latency_ns;
+    uint32_t window = round->window < round->slices ? round->window : round->slices;
+    double hidden = window * round->link_ns - round->slices * latency_ns;
     double bytes_ns = busy < hidden ? busy : hidden;
     return (double)round->bytes / larger(bytes_ns, RATE_SHARE * round->link_ns);
 }
@@ -158,6 +160,9 @@ static msdu__tuner_round cut_anew(const msdu__tuner_round *now, uint64_t from, m
 /* Slices that one waits for which is needed first and ready last, itself among them. */
 static uint32_t ahead_of(const msdu__tuner_args *args, uint32_t window)
 {
+    if (args->is_single) {
+        return 0;
+    }
     return args->is_whole ? 1 : window;
 }
 

@@ -11,9 +11,10 @@
  *
  * and a slice that is needed first but ready last waits for those in flight: W times the bytes of
  * the largest slice by R. Where a step waits for all slices alike, order gains nothing, and only
- * the last slice itself is left when all are ready. Small slices cost n g, large ones that wait;
- * where they meet, near sqrt(B g R / W), is the best. B, n and T are what rounds tell; a is
- * measured at the start; g follows from T under two different cuts, and is a share of a before
+ * the last slice itself is left when all are ready; of a single tensor T is all. Small slices cost
+ * n g, large ones that wait; where they meet, near sqrt(B g R / W), is the best. No more than n
+ * slices are in flight, so a few hide latency and one does not. B, n and T are what rounds tell; a
+ * is measured at the start; g follows from T under two different cuts, and is a share of a before
  * there are two.
  */
 #ifndef MSDU_TUNER_H
@@ -38,7 +39,8 @@ typedef struct msdu__tuner_args {
     uint64_t slice_most;
     uint32_t window_least; /* equal to window_most: it stays */
     uint32_t window_most;
-    bool is_whole; /* a step waits for all slices (commit=round) */
+    bool is_whole;  /* a step waits for all slices (commit=round) */
+    bool is_single; /* one tensor: all slices are ready, and needed, at once */
 } msdu__tuner_args;
 
 /* A round, in values that are equal on all ranks. */

@@ -13,6 +13,7 @@ typedef struct world {
     msdu__interval_state state;
     double link_ms;
     double latency_ms;
+    double said_ms;     /* if not 0: messages say anything up to this instead */
     double hides;       /* share of a step that truly hides a gradient round */
     double hides_local; /* likewise a local round at once */
     double extra_ms;    /* waited in every local round besides */
@@ -138,7 +139,8 @@ static inline msdu__round_stats world_round(const world *w)
     stats.is_gradient = !w->is_local;
     stats.lr = w->lr;
     stats.link_ns = (uint64_t)jittered(w, 1e6 * (w->latency_ms + w->link_ms * bits / 32));
-    stats.latency_ns = (uint64_t)(1e6 * w->latency_ms / stats.messages);
+    double said = w->said_ms > 0 ? w->said_ms * (1 + noise()) / 2 : w->latency_ms;
+    stats.latency_ns = (uint64_t)(1e6 * said / stats.messages);
     stats.wait_ns = (uint64_t)jittered(w, 1e6 * w->waited_ms);
     stats.local_sq = jittered(w, drift * 4 / 3 / (stats.is_gradient ? w->lr * w->lr : 1));
     stats.mean_sq = stats.local_sq / 4;

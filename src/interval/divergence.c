@@ -22,8 +22,10 @@
 #define SAME_HARM    1.04 /* no difference that trials could tell */
 #define SAME_WAIT    0.01 /* likewise, of the wait itself */
 /* Plain float32 is exact, and from local steps there is no way back to gradients: each is left only
- * when that was wanted so many rounds in a row; float32 sooner where waiting is alarming. */
+ * when that was wanted so many rounds, in a row or nearly so; float32 sooner where waiting is
+ * alarming. */
 #define LEAVE_ROUNDS  12
+#define FORGIVEN      2 /* of these, by one that wants to stay */
 #define NARROW_ROUNDS 12
 #define ALARM         0.3 /* share of time waited: two rounds do */
 #define ALARM_MOST    0.7 /* one does */
@@ -280,12 +282,13 @@ static option choose_unmeasured(const model *m, msdu__interval_state *state, con
 {
     found best;
     option single = choose_wire(m, state, &best, why);
+    uint64_t *leaving = &state->count[MSDU__COUNT_LEAVING];
 
     if (best.both.choice.interval > 0 || m->high < 2) {
-        state->count[MSDU__COUNT_LEAVING] = 0;
+        *leaving -= *leaving < FORGIVEN ? *leaving : FORGIVEN;
         return single;
     }
-    if (++state->count[MSDU__COUNT_LEAVING] < LEAVE_ROUNDS) {
+    if (++*leaving < LEAVE_ROUNDS) {
         *why = "local steps wanted";
         return single;
     }

@@ -34,7 +34,7 @@ enum {
     MSDU__COUNT_INTERVAL, /* last decision; 0: none */
     MSDU__COUNT_WIRE,
     MSDU__COUNT_DELAY,
-    MSDU__COUNT_LEAVING,   /* gradient rounds in a row after which local steps were wanted */
+    MSDU__COUNT_LEAVING,   /* gradient rounds after which local steps were wanted, less others */
     MSDU__COUNT_NARROWING, /* likewise a narrower wire than the exact one */
     MSDU__COUNT_CALIBRATED /* local rounds that made the peak */
 };

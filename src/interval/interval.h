@@ -72,6 +72,7 @@ typedef struct msdu__round_stats {
                             0: not known */
     int link_wire;       /* format of that round */
     uint64_t latency_ns; /* time of an almost empty message */
+    double fixed_ns;     /* of link_ns, whatever the format: learned by a policy; 0: not known */
     uint64_t wait_ns;    /* the owner's, since the message of the round before, smallest over ranks:
                             the slowest rank waits for the network only */
     uint64_t round_bytes; /* bytes of this round per rank */
@@ -81,8 +82,8 @@ typedef struct msdu__round_stats {
 
 /* A policy's memory: plain data, zeroed at first, saved with a checkpoint. */
 typedef struct msdu__interval_state {
-    double real[12];
-    uint64_t count[8]; /* see drift.h and waiting.h */
+    double real[14];
+    uint64_t count[9]; /* see drift.h and waiting.h */
 } msdu__interval_state;
 
 /* What a policy chooses among. */

@@ -4,10 +4,11 @@
 
 #include <math.h>
 
-/* Most of a measured time that is taken for latency. Slices in flight overlap their latencies, so
- * messages x latency is an upper bound only; what is left makes a narrower wire worth a try, and
- * the round after it measures what it gained. */
+/* Most of a measured time that is taken for what does not go with bytes. Slices in flight overlap
+ * their latencies, so messages x latency is an upper bound only; what is left makes a narrower wire
+ * worth a try, and the rounds after it measure what it gained. */
 #define LATENCY_SHARE_MAX 0.75
+#define SMOOTH_TIME       0.3 /* of a format's time */
 #define SMOOTH            0.05 /* weight of the newest round: what does not hide is a small difference */
 #define NOT_WAITED        0.002 /* of a step: no more than the calls themselves take */
 #define SURE_ROUNDS       3     /* measured before a very different one is doubted */
@@ -31,7 +32,7 @@ double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round
 {
     double link = (double)stats->link_ns;
     double latency = (double)stats->messages * (double)stats->latency_ns;
-    double fixed = fmin(latency, LATENCY_SHARE_MAX * link);
+    double fixed = fmin(stats->fixed_ns > 0 ? stats->fixed_ns : latency, LATENCY_SHARE_MAX * link);
     double bits = wire_bits(args, wire);
     double measured = wire_bits(args, stats->link_wire);
 
@@ -102,6 +103,39 @@ static double innovation(const msdu__interval_state *state, double measured, dou
     bool is_sure = state->count[MSDU__COUNT_MEASURED] > SURE_ROUNDS;
 
     return is_sure ? fmin(fmax(measured - smooth, -most), most) : measured - smooth;
+}
+
+/*
+ * Two formats tell what of their times goes with their bytes; the rest is latency and coding, in
+ * four bits often most. A single message's latency would not do: it scatters with what is under way
+ * beside it.
+ */
+static void learn_fixed(const msdu__interval_args *args, msdu__round_stats *stats,
+                        msdu__interval_state *state)
+{
+    double *now = &state->real[MSDU__REAL_TIME];
+    double *other = &state->real[MSDU__REAL_TIME_OTHER];
+    uint64_t *formats = &state->count[MSDU__COUNT_FORMATS];
+    uint64_t wire = (uint64_t)stats->link_wire + 1;
+
+    if (stats->link_ns == 0 || wire_bits(args, stats->link_wire) <= 0) {
+        return;
+    }
+    if (wire != (*formats & 0xff)) {
+        double known = wire == *formats >> 8 ? *other : (double)stats->link_ns;
+
+        *other = *now;
+        *now = known;
+        *formats = wire | (*formats & 0xff) << 8;
+    }
+    *now += SMOOTH_TIME * ((double)stats->link_ns - *now);
+    double bits = wire_bits(args, stats->link_wire);
+    double bits_other = wire_bits(args, (int)(*formats >> 8) - 1);
+    if (bits_other > 0 && fabs(bits_other - bits) > 1) {
+        double fixed = (*now * bits_other - *other * bits) / (bits_other - bits);
+
+        stats->fixed_ns = fmax(fmin(fixed, fmin(*now, *other)), 1);
+    }
 }
 
 static void learn_link(const msdu__interval_args *args, msdu__round_stats *stats,
@@ -191,6 +225,7 @@ void msdu__waiting_learn(const msdu__interval_args *args, msdu__round_stats *sta
         return; /* the first step makes connections and fills caches */
     }
     state->count[MSDU__COUNT_MEASURED]++;
+    learn_fixed(args, stats, state);
     learn_link(args, stats, state);
     learn_hiding(args, stats, state);
     state->count[MSDU__COUNT_BEFORE] = pack(args, stats);

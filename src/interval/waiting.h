@@ -19,11 +19,14 @@ enum {
     MSDU__REAL_HID,         /* share of a step that hides a gradient round, beyond hide_share */
     MSDU__REAL_HID_LOCAL,   /* likewise a local round that is not late */
     MSDU__REAL_WAITED_LATE, /* waited in a late round beyond the model, in ns */
+    MSDU__REAL_TIME,        /* smoothed time of a synchronization in the present format, ... */
+    MSDU__REAL_TIME_OTHER,  /* ... and in the one before it */
     MSDU__REALS_WAITING
 };
 enum {
     MSDU__COUNT_BEFORE = 6, /* the round whose waiting the next message tells; 0: none */
     MSDU__COUNT_MEASURED,   /* rounds measured */
+    MSDU__COUNT_FORMATS,    /* those two, 1 and more, in 8 bits each; 0: none */
     MSDU__COUNTS_WAITING
 };
 

@@ -58,8 +58,8 @@ static answer is_in_range(const char *at, const char *end, int64_t value)
 
 static answer meets_condition(const char *at, const char *end, const msdu__attach_facts *facts)
 {
-    static const char *const types[] = {"float32", "float64", "float16",
-                                        "bfloat16"}; /* msdu_dtype */
+    /* as msdu_dtype counts them */
+    static const char *const types[] = {"float32", "float64", "float16", "bfloat16"};
     size_t length = (size_t)(end - at);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         if (length == strlen(types[i]) && strncmp(at, types[i], length) == 0) {

@@ -130,7 +130,7 @@ static void learn_fixed(const msdu__interval_args *args, msdu__round_stats *stat
     }
     *now += SMOOTH_TIME * ((double)stats->link_ns - *now);
     double bits = wire_bits(args, stats->link_wire);
-    double bits_other = wire_bits(args, (int)(*formats >> 8) - 1);
+    double bits_other = wire_bits(args, (int)(*formats >> 8 & 0xff) - 1);
     if (bits_other > 0 && fabs(bits_other - bits) > 1) {
         double fixed = (*now * bits_other - *other * bits) / (bits_other - bits);
 

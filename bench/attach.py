@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -21,7 +22,10 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python_shim"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "python_shim"))
+if (ROOT / "build/lib/libmsdu.so").exists():
+    os.environ.setdefault("MSDU_LIBRARY", str(ROOT / "build/lib/libmsdu.so"))
 import msdu
 
 

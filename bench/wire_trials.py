@@ -35,6 +35,39 @@ def uniform(x: Tensor, levels: int, block: int) -> Tensor:
     return (torch.round(y / step) * step).flatten(-2)[:, :x.shape[-1]]
 
 
+def two_means(x: Tensor, block: int) -> Tensor:
+    """A sign and one of two magnitudes fitted to the block, as wire/ternary.c does it."""
+    y = blocks(x, block)
+    magnitude = y.abs()
+    total = magnitude.sum(-1, keepdim=True)
+    threshold = 1.1 * magnitude.square().mean(-1, keepdim=True).sqrt()
+    inner = outer = threshold
+    for _ in range(3):
+        high = magnitude >= threshold
+        count = high.sum(-1, keepdim=True)
+        above = torch.where(high, magnitude, 0.0).sum(-1, keepdim=True)
+        outer = torch.where(count > 0, above / count.clamp(min=1), total / block)
+        inner = torch.where(count < block, (total - above) / (block - count).clamp(min=1), outer)
+        threshold = (inner + outer) / 2
+    decoded = torch.where(magnitude >= threshold, outer, inner) * y.sign()
+    return decoded.flatten(-2)[:, :x.shape[-1]]
+
+
+def rotated(code: Format, block: int) -> Format:
+    """Blocks turned by a Hadamard matrix with random signs before they are coded, and back: all
+    elements of a block become alike (as in Suresh et al., arXiv:1611.00429)."""
+    turn = torch.ones(1, 1)
+    while len(turn) < block:
+        turn = torch.cat([torch.cat([turn, turn], 1), torch.cat([turn, -turn], 1)])
+    signs = torch.randint(2, (block, 1), generator=torch.Generator().manual_seed(7)) * 2.0 - 1.0
+    turn = signs * turn / block ** 0.5
+
+    def coded(x: Tensor) -> Tensor:
+        decoded = blocks(code((blocks(x, block) @ turn).flatten(-2)), block)
+        return (decoded @ turn.T).flatten(-2)[:, :x.shape[-1]]
+    return coded
+
+
 def largest(x: Tensor, share: int, twice: bool, least: float, block: int) -> Tensor:
     """One of `share` elements; all with one magnitude.
 
@@ -57,6 +90,8 @@ def format_of(name: str, share: int, block: int) -> Format | None:
     formats: dict[str, Format | None] = {
         "float32": None,
         "int4": lambda x: uniform(x, 7, block),
+        "ternary": lambda x: two_means(x, block),
+        "ternary-rotated": rotated(lambda x: two_means(x, block), block),
         "steps": lambda x: uniform(x, 1, block),
         "mean": lambda x: largest(x, share, False, 0.0, block),
         "twice": lambda x: largest(x, share, True, 0.0, block),
@@ -131,7 +166,8 @@ if __name__ == "__main__":
     parser.add_argument("--data", required=True, help="folder of CIFAR-100")
     parser.add_argument("--cache", help="folder for decoded data")
     parser.add_argument("--format", default="sparse",
-                        choices=("float32", "int4", "steps", "mean", "twice", "sparse"))
+                        choices=("float32", "int4", "ternary", "ternary-rotated", "steps", "mean",
+                                 "twice", "sparse"))
     parser.add_argument("--domain", default="gradient", choices=("gradient", "parameter"))
     parser.add_argument("--share", type=int, default=8, help="one of so many elements is sent")
     parser.add_argument("--block", type=int, default=256)

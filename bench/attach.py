@@ -22,11 +22,12 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "python_shim"))
-if (ROOT / "build/lib/libmsdu.so").exists():
-    os.environ.setdefault("MSDU_LIBRARY", str(ROOT / "build/lib/libmsdu.so"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python_shim"))
 import msdu
+
+LIBRARY = Path(__file__).resolve().parents[1] / "build/lib/libmsdu.so"
+if LIBRARY.exists():
+    os.environ.setdefault("MSDU_LIBRARY", str(LIBRARY))
 
 
 def convnet() -> tuple[nn.Module, torch.Tensor]:

@@ -151,7 +151,7 @@ class Narrow(Case):
         self.assert_near(losses(done), losses(self.good(plain())), 0.02)
         self.assertEqual(apart(done), 0)
         reference = log(self.good(plain()))
-        for deny in ("float32", "ranks=%d" % RANKS, "float64,at=0-"):
+        for deny in ("float32", f"ranks={RANKS}", "float64,at=0-"):
             self.assertEqual(log(self.good(attached(MSDU_ATTACH_DENY=deny))), reference)
         done = self.good(attached(MSDU_ATTACH_ALLOW="flot32"))
         self.assertEqual(log(done), reference)

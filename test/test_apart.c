@@ -171,7 +171,7 @@ START_TEST(a_step_that_is_skipped_changes_nothing)
         scatter(ranks, aparts, kind);
         ck_assert(!call(&optimizers[_i], ranks, aparts, &state));
         for (int r = 0; r < RANKS; r++) {
-            double wide[COUNT] = {1, INFINITY, 2, -1, NAN};
+            double wide[COUNT] = {1, (double)INFINITY, 2, -1, (double)NAN};
             float narrow[COUNT] = {1, INFINITY, 2, -1, NAN};
             ck_assert(!msdu__rejoin(&optimizers[_i], aparts[r],
                                     kind == 2 ? (void *)wide : (void *)narrow));

@@ -93,14 +93,15 @@ static answer meets_list(const char *list, const msdu__attach_facts *facts, cons
 {
     answer any = NO;
     const char *at = list;
-    for (const char *end = at; *at != '\0'; at = *end == '\0' ? end : end + 1) {
-        end = strchrnul(at, ',');
+    while (*at != '\0') {
+        const char *end = strchrnul(at, ',');
         answer one = meets_item(at, end, facts);
         if (one == BAD) {
             *bad_out = at;
             return BAD;
         }
         any = one > any ? one : any;
+        at = *end == '\0' ? end : end + 1;
     }
     return any;
 }

@@ -80,6 +80,7 @@ FAMILIES = {
     "diloco": Family("diloco", (("outer_lr", "0.7"), ("outer_momentum", "0.6"),
                                 ("period", "16"))),
     "ours-h1": Family("ours-h1-int4"),
+    "ours-h2": Family("ours-h2-int4"),
     "ours": Family("ours-h4-int4"),
 }
 
@@ -89,7 +90,7 @@ def family_of(method: str) -> str:
     for start, family in (("ddp", "ddp"), ("none", "ddp"), ("powersgd", "powersgd"),
                           ("postlocal", "postlocal"), ("hierarchical", "postlocal"),
                           ("local", "local"), ("diloco", "diloco"), ("ours-h1-", "ours-h1"),
-                          ("ours", "ours")):
+                          ("ours-h2-", "ours-h2"), ("ours", "ours")):
         if method.startswith(start):
             return family
     raise ValueError(f"method {method!r} belongs to no family")
@@ -242,6 +243,7 @@ def stages(records: list[Record], model: str, dataset: str) -> list[Iterator[Pla
         yield from accuracy(records, model, dataset, SEEDS, ("ddp",))
         yield from search(records, model, "ours", dataset)
         yield from search(records, model, "ours-h1", dataset)
+        yield from search(records, model, "ours-h2", dataset)
         yield from accuracy(records, model, dataset, SEEDS[:1], frontier(model))
 
     def second() -> Iterator[Planned]:

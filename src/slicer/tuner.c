@@ -3,6 +3,7 @@
 #include "tuner.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stddef.h>
 
 #define KIB           1024U
@@ -21,6 +22,7 @@
 #define GAIN_SHARE    0.02    /* of T, and */
 #define GAIN_NS       50000.0 /* so much must be won by a change */
 #define SAME_BYTES    1.2     /* rounds whose bytes differ by less are of one kind */
+#define DOUBT         0.06    /* of T, for each point but the latest: half a step of shares */
 #define TRIAL_FACTOR  4
 
 /* Of narrow rounds. A quarter more than in float32 is as much: scales come on top of bits. */
@@ -119,27 +121,35 @@ static double rate_of(const msdu__tuner_round *round, double slice_ns, double la
     return (double)round->bytes / larger(bytes_ns, RATE_SHARE * round->link_ns);
 }
 
-/* How far the model is from a measured round. */
-static double error_of(const msdu__tuner_cost *cost, const msdu__tuner_round *round)
+/* How far the model is from what was measured: the sum over the points, each as a share of T. */
+static double error_of(const msdu__tuner_cost *cost, const msdu__tuner_point *points,
+                       uint32_t count)
 {
-    double off = msdu__tuner_busy_ns(cost, round) - round->link_ns;
-    return off < 0 ? -off : off;
+    double sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const msdu__tuner_round *round = &points[i].round;
+        sum += fabs(msdu__tuner_busy_ns(cost, round) - round->link_ns) / round->link_ns;
+    }
+    return sum;
 }
 
-msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_round *before, const msdu__tuner_round *now,
-                                 double latency_ns)
+/* The cost whose g is this share of the latency, exact for the latest point. */
+static msdu__tuner_cost cost_of(const msdu__tuner_point *last, double share, double latency_ns)
 {
-    msdu__tuner_cost best = {.slice_ns = GUESSED_SHARE * latency_ns, .latency_ns = latency_ns};
-    best.bytes_per_ns = rate_of(now, best.slice_ns, latency_ns);
-    if (before == NULL) {
-        return best;
-    }
-    double least = error_of(&best, before);
+    msdu__tuner_cost cost = {.slice_ns = share * latency_ns, .latency_ns = latency_ns};
+    cost.bytes_per_ns = rate_of(&last->round, cost.slice_ns, latency_ns);
+    return cost;
+}
+
+msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_point *points, uint32_t count, double latency_ns)
+{
+    const msdu__tuner_point *last = &points[count - 1];
+    msdu__tuner_cost best = cost_of(last, GUESSED_SHARE, latency_ns);
+    double least = error_of(&best, points, count);
     double share = SHARE_LEAST;
-    for (int i = 0; i < SHARES; i++) {
-        msdu__tuner_cost cost = {.slice_ns = share * latency_ns, .latency_ns = latency_ns};
-        cost.bytes_per_ns = rate_of(now, cost.slice_ns, latency_ns);
-        double error = error_of(&cost, before);
+    for (int i = 0; i < SHARES && count > 1; i++) {
+        msdu__tuner_cost cost = cost_of(last, share, latency_ns);
+        double error = error_of(&cost, points, count);
         best = error < least ? cost : best;
         least = error < least ? error : least;
         share *= SHARE_STEP;
@@ -247,8 +257,53 @@ static double measured_loss(const msdu__tuner *tuner, const msdu__tuner_args *ar
 {
     double share = (double)point->tuning.slice_bytes / (double)args->model_bytes;
     double largest = (double)point->round.bytes * (share < 1 ? share : 1);
-    double wait = ahead_of(args, point->tuning.window) * largest / tuner->cost.bytes_per_ns;
-    return point->round.link_ns + wait;
+    double each = largest / tuner->cost.bytes_per_ns + tuner->cost.slice_ns;
+    return point->round.link_ns + ahead_of(args, point->tuning.window) * each;
+}
+
+static bool are_equal(msdu__tuning a, msdu__tuning b)
+{
+    return a.slice_bytes == b.slice_bytes && a.window == b.window;
+}
+
+static bool is_measured(const msdu__tuner *tuner, msdu__tuning choice)
+{
+    for (uint32_t i = 0; i < tuner->point_count; i++) {
+        if (are_equal(tuner->points[i].tuning, choice)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * Where most would be won from the present choice, and how much. Few points often allow several
+ * costs: either latency or slices were too slow. Whatever explains the points about as well as the
+ * best fit is believed where it promises most; the measurement there confirms or refutes it.
+ */
+static double promise_of(const msdu__tuner *tuner, const msdu__tuner_args *args,
+                         msdu__tuning *choice)
+{
+    const msdu__tuner_point *last = &tuner->points[tuner->point_count - 1];
+    double most = 0;
+    double allowed = error_of(&tuner->cost, tuner->points, tuner->point_count) +
+                     DOUBT * (tuner->point_count - 1);
+    double share = SHARE_LEAST;
+    for (int i = 0; i < SHARES; i++) {
+        msdu__tuner_cost cost = cost_of(last, share, args->latency_ns);
+        share *= SHARE_STEP;
+        if (error_of(&cost, tuner->points, tuner->point_count) > allowed) {
+            continue;
+        }
+        msdu__tuning best = msdu__tuner_best(args, &cost, &last->round, last->tuning);
+        double gain = loss_of(args, &cost, &last->round, last->tuning, last->tuning) -
+                      loss_of(args, &cost, &last->round, last->tuning, best);
+        if (gain > most && !is_measured(tuner, best)) {
+            most = gain;
+            *choice = best;
+        }
+    }
+    return most;
 }
 
 /* Nothing better is in sight: whatever the model says, the choice that did best stays. */
@@ -272,33 +327,32 @@ static bool settle(msdu__tuner *tuner, const msdu__tuner_args *args)
     return true;
 }
 
-static bool are_equal(msdu__tuning a, msdu__tuning b)
-{
-    return a.slice_bytes == b.slice_bytes && a.window == b.window;
-}
-
+/* A cut was measured: on to the next one, or to the end. */
 static bool decide(msdu__tuner *tuner, const msdu__tuner_args *args, const msdu__tuner_round *now)
 {
-    const msdu__tuner_round *before =
-        tuner->point_count > 0 ? &tuner->points[tuner->point_count - 1].round : NULL;
-    tuner->cost = msdu__tuner_fit(before, now, args->latency_ns);
     tuner->points[tuner->point_count++] = (msdu__tuner_point){tuner->present, *now};
+    tuner->cost = msdu__tuner_fit(tuner->points, tuner->point_count, args->latency_ns);
     tuner->count = 0;
     tuner->skip = SKIP;
-    msdu__tuning best = msdu__tuner_best(args, &tuner->cost, now, tuner->present);
-    double gain = loss_of(args, &tuner->cost, now, tuner->present, tuner->present) -
-                  loss_of(args, &tuner->cost, now, tuner->present, best);
-    if (gain <= GAIN_NS || gain <= GAIN_SHARE * now->link_ns) {
-        best = tuner->present;
+    msdu__tuning next = tuner->present;
+    if (tuner->point_count == 1) {
+        next = msdu__tuner_best(args, &tuner->cost, now, tuner->present);
     }
-    if (before == NULL && best.slice_bytes == tuner->present.slice_bytes) {
-        best.slice_bytes = trial_of(tuner, args);
+    double gain = tuner->point_count == 1
+                      ? loss_of(args, &tuner->cost, now, tuner->present, tuner->present) -
+                            loss_of(args, &tuner->cost, now, tuner->present, next)
+                      : promise_of(tuner, args, &next);
+    if (gain <= GAIN_NS || gain <= GAIN_SHARE * now->link_ns) {
+        next = tuner->present;
+    }
+    if (tuner->point_count == 1 && next.slice_bytes == tuner->present.slice_bytes) {
+        next.slice_bytes = trial_of(tuner, args);
     }
     /* the last change of all is kept for going back */
-    if (are_equal(best, tuner->present) || tuner->changes + 1 >= MSDU__TUNER_CHANGES) {
+    if (are_equal(next, tuner->present) || tuner->changes + 1 >= MSDU__TUNER_CHANGES) {
         return settle(tuner, args);
     }
-    tuner->present = best;
+    tuner->present = next;
     tuner->changes++;
     return true;
 }

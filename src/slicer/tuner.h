@@ -98,9 +98,9 @@ double msdu__tuner_busy_ns(const msdu__tuner_cost *cost, const msdu__tuner_round
 double msdu__tuner_loss_ns(const msdu__tuner_cost *cost, const msdu__tuner_round *round,
                            uint32_t ahead, double largest);
 
-/* R and g by one or two measured rounds (before NULL: one). g is sought within what is
- * possible beside a, so noise cannot lead far. */
-msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_round *before, const msdu__tuner_round *now,
+/* R and g by what was measured, count (at least 1) points, the latest last. g is sought within
+ * what is possible beside a, so noise cannot lead far; by a single point it is a guess. */
+msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_point *points, uint32_t count,
                                  double latency_ns);
 
 /* The choice of least loss. */

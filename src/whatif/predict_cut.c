@@ -77,7 +77,8 @@ static msdu__tuning tuning_of(const msdu__whatif_model *m)
                                .slices = 1 + (uint32_t)(model / first.slice_bytes),
                                .window = first.window,
                                .link_ns = bytes / link->bytes_per_ns};
-    msdu__tuner_cost cost = msdu__tuner_fit(NULL, &round, args.latency_ns);
+    msdu__tuner_point point = {first, round};
+    msdu__tuner_cost cost = msdu__tuner_fit(&point, 1, args.latency_ns);
     cost.bytes_per_ns = link->bytes_per_ns;
     cost.slice_ns = q->slice_ns > 0 ? q->slice_ns : cost.slice_ns;
     return msdu__tuner_best(&args, &cost, &round, first);

@@ -133,7 +133,7 @@ static const msdu__setting table[] = {
     ROW(INTEGER, window, window, WINDOW, AGREE, "auto", "auto, or 1 .. 64",
         "slices in flight; auto: 4, or as measured where slice_bytes is auto"),
      .low = 1, .high = 64},
-    INTEGER(lanes, LANES, AGREE, 2, 1, 8, "independent ordered channels"),
+    INTEGER(lanes, LANES, AGREE, 2, 1, 8, "independent ordered channels; as many carry slices as is measured best"),
     ROW(WIRE, wire, wire, WIRE, AGREE, "auto", "auto, or a wire format; msdu info lists them",
         "number format of a slice between ranks")},
     INTEGER(wire_block, WIRE_BLOCK, AGREE, 256, 16, 65536,

@@ -175,6 +175,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
                                             : "parameter";
     p->summary.slice_bytes = p->tuning.slice_bytes;
     p->summary.window = p->tuning.window;
+    p->summary.lanes = p->tuning.lanes;
     if (p->is_local_entered) {
         msdu__domain_anchor(p);
     }

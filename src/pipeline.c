@@ -277,7 +277,7 @@ static bool start_slice(msdu__pipeline *p, uint32_t slice, uint32_t slot)
     run->is_narrow = wire_of(p, f, slice) != MSDU__WIRE_FLOAT32 && dtype != MSDU_FLOAT64;
     run->times.round = f->opened;
     run->times.slice = slice;
-    run->times.lane = (uint32_t)(p->queue_first % (uint64_t)p->settings.lanes);
+    run->times.lane = (uint32_t)(p->queue_first % p->tuning.lanes);
     run->times.issued_ns = msdu__pipeline_now(p);
     if (f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_SKIP) {
         msdu__domain_keep(p, slice);

@@ -15,6 +15,7 @@
 
 #define PROBES       5
 #define PROBE_FLOATS 64
+#define LANES_FIRST  2
 #define WINDOW_LEAST                                                                               \
     MSDU__WINDOW_AUTO /* measured: 2 gain nothing, and one that is late stops all */
 
@@ -33,10 +34,11 @@ static bool may_tune(const msdu__pipeline *p)
     return may_cut(p) && is_exact && (p->backend->caps & MSDU_CAP_RANK_ORDER) != 0;
 }
 
-/* Rounds of a wire, where nothing was measured. */
-static msdu__tuning cut_of_wire(const msdu__pipeline *p, int wire)
+/* Rounds of a wire, where nothing was measured: as float32 was cut first, in as many lanes. */
+static msdu__tuning cut_of_wire(const msdu__pipeline *p, int wire, uint32_t lanes)
 {
     msdu__tuning tuning = p->tuning_first;
+    tuning.lanes = lanes;
     tuning.slice_bytes = msdu__tuner_narrow(tuning.slice_bytes, p->tuner_args.model_bytes,
                                             msdu__start_wire_bytes(p, wire), p->fragment_count);
     return tuning;
@@ -56,14 +58,17 @@ void msdu__retune_prepare(msdu__pipeline *p)
         .slice_most = msdu__tuner_slice_most(bytes),
         .window_least = s->window < 0 ? WINDOW_LEAST : window,
         .window_most = s->window < 0 ? MSDU__WINDOW_TUNED : window,
+        .lanes_most = (uint32_t)s->lanes,
         .is_whole = s->commit_tensor == 0,
         .is_single = p->tensor_count == 1,
     };
-    p->tuning = p->tuning_first = msdu__tuner_first(bytes, window);
+    uint32_t lanes = s->lanes < LANES_FIRST ? (uint32_t)s->lanes : LANES_FIRST;
+    p->tuning = p->tuning_first =
+        msdu__tuner_first(bytes, window, p->is_tuned ? lanes : (uint32_t)s->lanes);
     if (s->slice_bytes >= 0) {
         p->tuning.slice_bytes = (uint64_t)s->slice_bytes;
     } else if (s->wire >= 0) {
-        p->tuning = cut_of_wire(p, (int)s->wire);
+        p->tuning = cut_of_wire(p, (int)s->wire, p->tuning.lanes);
     }
     msdu__retune_begin(p);
 }
@@ -120,12 +125,13 @@ static void log_choice(msdu__pipeline *p, const msdu__round_stats *stats)
 {
     const msdu__tuner *t = &p->tuner;
     msdu__log_line(&p->log, MSDU_LOG_INFO,
-                   "step %llu: slices of %llu KiB, %u in flight (were %llu KiB, %u): link %.1f "
-                   "MB/s, %.0f us a slice beside its bytes, latency %.0f us",
+                   "step %llu: slices of %llu KiB, %u in flight, %u lanes (were %llu KiB, %u, %u): "
+                   "link %.1f MB/s, %.0f us a slice beside its bytes, latency %.0f us",
                    (unsigned long long)stats->step,
                    (unsigned long long)(t->present.slice_bytes / 1024), t->present.window,
-                   (unsigned long long)(p->tuning.slice_bytes / 1024), p->tuning.window,
-                   t->cost.bytes_per_ns * 1e3, t->cost.slice_ns / 1e3, t->cost.latency_ns / 1e3);
+                   t->present.lanes, (unsigned long long)(p->tuning.slice_bytes / 1024),
+                   p->tuning.window, p->tuning.lanes, t->cost.bytes_per_ns * 1e3,
+                   t->cost.slice_ns / 1e3, t->cost.latency_ns / 1e3);
 }
 
 /*
@@ -137,7 +143,8 @@ static void log_choice(msdu__pipeline *p, const msdu__round_stats *stats)
 static void note_wire(msdu__pipeline *p, const msdu__round_stats *stats)
 {
     bool is_narrow = stats->wire != MSDU__WIRE_FLOAT32;
-    msdu__tuning wanted = is_narrow ? cut_of_wire(p, stats->wire) : p->tuning_first;
+    uint32_t lanes = p->tuner.present.lanes;
+    msdu__tuning wanted = is_narrow ? cut_of_wire(p, stats->wire, lanes) : p->tuning_first;
     if (!is_narrow && !p->is_narrowed) {
         return;
     }
@@ -166,7 +173,7 @@ void msdu__retune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_s
 
 static void change_to(msdu__pipeline *p, msdu__tuning wanted)
 {
-    if (wanted.slice_bytes != p->tuning.slice_bytes || wanted.window != p->tuning.window) {
+    if (!msdu__tuning_is_equal(wanted, p->tuning)) {
         p->tuning_next = wanted;
         (void)msdu__schedule_carry(p, MSDU__COMMAND_RECUT);
     }
@@ -184,7 +191,7 @@ void msdu__retune_due(msdu__pipeline *p)
 void msdu__retune_last(msdu__pipeline *p, int wire)
 {
     if (p->is_recut && p->settings.wire < 0) {
-        change_to(p, cut_of_wire(p, wire));
+        change_to(p, cut_of_wire(p, wire, p->tuning.lanes));
     }
 }
 
@@ -362,9 +369,11 @@ static void note_choice(msdu__pipeline *p)
     uint64_t now = msdu__pipeline_now(p);
     msdu__trace_counter(p->trace, "slice KiB", now, (double)p->tuning.slice_bytes / 1024);
     msdu__trace_counter(p->trace, "window", now, p->tuning.window);
+    msdu__trace_counter(p->trace, "lanes", now, p->tuning.lanes);
     pthread_mutex_lock(&p->lock);
     p->summary.slice_bytes = p->tuning.slice_bytes;
     p->summary.window = p->tuning.window;
+    p->summary.lanes = p->tuning.lanes;
     p->summary.slice_cuts++;
     pthread_mutex_unlock(&p->lock);
 }

@@ -118,9 +118,12 @@ static msdu_status no_memory(const msdu__pipeline *p)
 static void code_tuning(msdu__codec *c, msdu__tuning *tuning)
 {
     uint64_t window = tuning->window;
+    uint64_t lanes = tuning->lanes;
     msdu__codec_whole(c, "slice_bytes", &tuning->slice_bytes, 1, SLICE_BYTES_MOST);
     msdu__codec_whole(c, "window", &window, 1, MSDU__WINDOW_MAX);
+    msdu__codec_whole(c, "lanes", &lanes, 1, MSDU__LANES_MAX);
     tuning->window = (uint32_t)window;
+    tuning->lanes = (uint32_t)lanes;
 }
 
 static void code_all(msdu__pipeline *p, msdu__codec *c, frame *f, char *text, msdu__image *image)
@@ -230,8 +233,9 @@ static msdu_status take_tuning(msdu__pipeline *p, msdu__codec *c)
     if (c->bad != NULL || !p->may_cut || !p->is_gradient || !is_fit) {
         return MSDU_OK;
     }
-    bool is_other =
-        tuning.slice_bytes != p->tuning.slice_bytes || tuning.window != p->tuning.window;
+    tuning.lanes =
+        tuning.lanes > p->tuner_args.lanes_most ? p->tuner_args.lanes_most : tuning.lanes;
+    bool is_other = !msdu__tuning_is_equal(tuning, p->tuning);
     msdu_status status = is_other ? msdu__retune_cut(p, tuning) : MSDU_OK;
     msdu__retune_begin(p);
     return status;
@@ -351,8 +355,7 @@ static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
     memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
     facts own = {.failed = (uint64_t)-status, .step = image.step, .run = image.run};
     msdu_status agreed = agree(p, &own);
-    if (agreed != MSDU_OK &&
-        p->tuning.slice_bytes + p->tuning.window != tuning.slice_bytes + tuning.window) {
+    if (agreed != MSDU_OK && !msdu__tuning_is_equal(tuning, p->tuning)) {
         (void)msdu__retune_cut(p, tuning); /* none takes its state: all are as they were */
         msdu__retune_begin(p);
     }

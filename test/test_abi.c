@@ -23,7 +23,7 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 488)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 272)},
+    {SIZE(msdu_config, 488)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 280)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},
 };
@@ -123,6 +123,7 @@ static const pin summary_fields[] = {
     {FIELD(msdu_summary, slice_bytes, 256)},
     {FIELD(msdu_summary, window, 264)},
     {FIELD(msdu_summary, slice_cuts, 268)},
+    {FIELD(msdu_summary, lanes, 272)},
 };
 
 static const pin setting_info_fields[] = {

@@ -61,7 +61,8 @@ static msdu_summary example_summary(void)
                       .cpu_ns = 60000000,
                       .slice_bytes = 65536,
                       .window = 2,
-                      .slice_cuts = 3};
+                      .slice_cuts = 3,
+                      .lanes = 2};
     return s;
 }
 
@@ -78,7 +79,7 @@ START_TEST(the_summary_names_its_numbers)
         "sent 3.00 MiB, plain allreduce 96.00 MiB, 32.0 times fewer\n"
         "waited 0.25 s of 10.00 s (2.5 %), plan renewed 2 times\n"
         "communication thread 0.06 s of processor time, 19.073 s for each GB sent\n"
-        "slices of 64.00 KiB, 2 in flight, chosen anew 3 times\n"
+        "slices of 64.00 KiB, 2 in flight, 2 lanes, chosen anew 3 times\n"
         "h 8, drift 0.0025, divergence 1.5, last reason: drift below the limit");
 }
 END_TEST

@@ -24,7 +24,8 @@ static const ranks_tensor model[] = {
 
 /* --- forced changes --- */
 
-static const msdu__tuning tunings[] = {{32 * KIB, 4}, {64 * KIB, 8}, {32 * KIB, 5}, {64 * KIB, 4}};
+static const msdu__tuning tunings[] = {
+    {32 * KIB, 4, 2}, {64 * KIB, 8, 1}, {64 * KIB, 5, 2}, {32 * KIB, 4, 1}};
 #define TUNINGS (sizeof(tunings) / sizeof(tunings[0]))
 
 /* As msdu__retune_due() does it, between two steps. */
@@ -170,6 +171,27 @@ START_TEST(a_state_brings_its_cut)
 }
 END_TEST
 
+START_TEST(a_state_of_more_lanes_goes_on_with_those_there_are)
+{
+    ranks_run whole;
+    ranks_run run;
+    kit_save save;
+    ranks_job job = cutting_job(3, "float32");
+    ck_assert(ranks_go(&job, &whole));
+    kit_interrupt(&job, 3, &save); /* step 1 has cut it as tunings[0] says, for 2 lanes */
+    job.config.lanes = 1;
+    job.stepped = NULL;
+    ck_assert(kit_resume(&job, 3, &save, &run));
+    kit_check_equal(&job, 3, &whole, &run);
+    for (int rank = 0; rank < 3; rank++) {
+        ck_assert_uint_eq(run.selves[rank].summary.lanes, 1);
+    }
+    kit_free(&save);
+    ranks_free(&run);
+    ranks_free(&whole);
+}
+END_TEST
+
 static void load_damaged(ranks_self *self)
 {
     const kit_save *save = self->job->user;
@@ -206,7 +228,8 @@ START_TEST(all_ranks_choose_alike_by_what_they_measured)
     ranks_run run;
     ranks_job job = cutting_job(3, "float32");
     job.stepped = NULL;
-    job.steps = 40;
+    job.steps = 60;
+    job.config.lanes = 4;
     job.config.commit = _i == 0 ? "round" : "tensor";
     job.style = _i == 0 ? RANKS_IN_ORDER : RANKS_DEFERRED;
     ck_assert(ranks_go(&job, &run));
@@ -218,6 +241,7 @@ START_TEST(all_ranks_choose_alike_by_what_they_measured)
         const msdu_summary *other = &run.selves[rank].summary;
         ck_assert_uint_eq(other->slice_bytes, first->slice_bytes);
         ck_assert_uint_eq(other->window, first->window);
+        ck_assert_uint_eq(other->lanes, first->lanes);
         ck_assert_uint_eq(other->slice_cuts, first->slice_cuts);
     }
     ranks_free(&run);
@@ -268,8 +292,8 @@ START_TEST(narrow_rounds_go_by_the_bytes_that_they_send)
     p.tensor_count = 1;
     p.fragment_count = 1;
     p.settings.wire_block = 256;
-    p.tuning_first = (msdu__tuning){.slice_bytes = 256 * KIB, .window = 4};
-    p.tuning = (msdu__tuning){.slice_bytes = 64 * KIB, .window = 8};
+    p.tuning_first = (msdu__tuning){.slice_bytes = 256 * KIB, .window = 4, .lanes = 2};
+    p.tuning = (msdu__tuning){.slice_bytes = 64 * KIB, .window = 8, .lanes = 2};
     p.tuner_args = (msdu__tuner_args){.model_bytes = 40U << 20,
                                       .latency_ns = 1e6,
                                       .slice_least = 32 * KIB,
@@ -401,6 +425,7 @@ int main(void)
     tcase_add_loop_test(cases, local_steps_follow, 0, 2);
     tcase_add_loop_test(cases, nothing_that_was_held_back_is_lost, 0, 2);
     tcase_add_loop_test(cases, a_state_brings_its_cut, 0, 4);
+    tcase_add_test(cases, a_state_of_more_lanes_goes_on_with_those_there_are);
     tcase_add_test(cases, a_state_that_is_refused_leaves_the_cut_as_it_was);
     tcase_add_loop_test(cases, all_ranks_choose_alike_by_what_they_measured, 0, 2);
     tcase_add_loop_test(cases, what_is_given_is_kept, 0, 3);

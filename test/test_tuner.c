@@ -26,9 +26,10 @@ static double draw(double low, double high)
 /* A model on a link: what a round takes under every cut is known. */
 typedef struct world {
     msdu__tuner_args args;
-    msdu__tuner_cost cost; /* the truth */
-    double wire;           /* bytes that a rank sends for a byte of the model */
-    double noise;          /* rounds take up to this share more, and one in ten twice that */
+    msdu__tuner_cost cost;  /* the truth */
+    double wire;            /* bytes that a rank sends for a byte of the model */
+    double noise;           /* rounds take up to this share more, and one in ten twice that */
+    const double *by_lanes; /* how much longer rounds take with 1, 2, 4, 8 lanes; NULL: no longer */
 } world;
 
 /* One draw after the other: the order within an initializer is the compiler's. */
@@ -58,6 +59,9 @@ static msdu__tuner_round round_of(const world *w, msdu__tuning tuning)
                                .slices = (uint32_t)slices,
                                .window = tuning.window};
     round.link_ns = msdu__tuner_busy_ns(&w->cost, &round);
+    if (w->by_lanes != NULL) {
+        round.link_ns *= w->by_lanes[(int)log2(tuning.lanes)];
+    }
     double late = w->noise * (random_signed(&seed_now) + 1) / 2;
     late *= random_next(&seed_now) % 10 == 0 ? 2 : 1;
     round.link_ns *= 1 + late;
@@ -80,7 +84,7 @@ static double least_loss(const world *w)
     double least = (double)INFINITY;
     for (uint64_t bytes = w->args.slice_least; bytes <= w->args.slice_most; bytes *= 2) {
         for (uint32_t window = w->args.window_least; window <= w->args.window_most; window++) {
-            least = fmin(least, loss_of(w, (msdu__tuning){bytes, window}));
+            least = fmin(least, loss_of(w, (msdu__tuning){bytes, window, 2}));
         }
     }
     return least;
@@ -90,7 +94,7 @@ static double least_loss(const world *w)
 static uint32_t listen(const world *w, msdu__tuner *tuner)
 {
     uint32_t changes = 0;
-    msdu__tuner_begin(tuner, msdu__tuner_first(w->args.model_bytes, 4));
+    msdu__tuner_begin(tuner, msdu__tuner_first(w->args.model_bytes, 4, 2));
     for (int i = 0; i < ROUNDS; i++) {
         msdu__tuner_round round = round_of(w, tuner->present);
         changes += msdu__tuner_hear(tuner, &w->args, &round) ? 1 : 0;
@@ -182,7 +186,7 @@ START_TEST(is_stable_under_noise)
     for (int i = 0; i < WORLDS; i++) {
         world w = draw_world(0.15);
         msdu__tuner tuner;
-        msdu__tuning first = msdu__tuner_first(w.args.model_bytes, 4);
+        msdu__tuning first = msdu__tuner_first(w.args.model_bytes, 4, 2);
         uint32_t changes = run(&w, &tuner);
         ck_assert_uint_le(changes, MSDU__TUNER_CHANGES);
         /* whatever noise does to the fit, no round may become much worse than it was */
@@ -205,8 +209,8 @@ START_TEST(equal_values_give_equal_decisions)
         world w = draw_world(0.5);
         msdu__tuner a;
         msdu__tuner b;
-        msdu__tuner_begin(&a, msdu__tuner_first(w.args.model_bytes, 4));
-        msdu__tuner_begin(&b, msdu__tuner_first(w.args.model_bytes, 4));
+        msdu__tuner_begin(&a, msdu__tuner_first(w.args.model_bytes, 4, 2));
+        msdu__tuner_begin(&b, msdu__tuner_first(w.args.model_bytes, 4, 2));
         for (int k = 0; k < ROUNDS; k++) {
             msdu__tuner_round round = round_of(&w, a.present);
             bool changes = msdu__tuner_hear(&a, &w.args, &round);
@@ -230,6 +234,36 @@ START_TEST(keeps_within_its_bounds)
         bool is_first = tuner.changes == 0;
         ck_assert(is_first || tuner.present.slice_bytes >= w.args.slice_least);
         ck_assert_uint_eq(tuner.present.slice_bytes & (tuner.present.slice_bytes - 1), 0);
+    }
+}
+END_TEST
+
+/* Rates of 1, 2, 4 and 8 lanes, how many there are, and which are found from 2 on. */
+static const struct {
+    double by_lanes[4];
+    uint32_t most;
+    uint32_t best;
+    uint32_t changes; /* of lanes */
+} lane_cases[] = {
+    {{1, 1, 1, 1}, 8, 2, 3},       {{2, 1.5, 1, 1}, 8, 4, 3},     {{2, 1.5, 1.2, 1}, 8, 8, 2},
+    {{2, 1.5, 1.2, 1}, 4, 4, 1},   {{1, 1.2, 1.3, 1.4}, 8, 1, 2}, {{1, 1.2, 1.3, 1.4}, 2, 1, 1},
+    {{1, 1.04, 1.01, 1}, 8, 2, 3}, {{2, 1, 1, 1}, 3, 2, 2},
+};
+#define LANE_CASES (int)(sizeof(lane_cases) / sizeof(lane_cases[0]))
+
+START_TEST(as_many_lanes_as_measured_best)
+{
+    for (int i = 0; i < WORLDS / 10; i++) {
+        world w = draw_world(0);
+        w.by_lanes = lane_cases[_i].by_lanes;
+        w.args.lanes_most = lane_cases[_i].most;
+        msdu__tuner tuner;
+        uint32_t changes = listen(&w, &tuner);
+        ck_assert(tuner.is_settled);
+        ck_assert_uint_eq(tuner.present.lanes, lane_cases[_i].best);
+        ck_assert_uint_eq(tuner.lane_changes, lane_cases[_i].changes);
+        ck_assert_uint_le(tuner.changes, MSDU__TUNER_CHANGES);
+        ck_assert_uint_le(changes, tuner.changes + tuner.lane_changes);
     }
 }
 END_TEST
@@ -265,7 +299,7 @@ START_TEST(rounds_that_tell_nothing_are_passed_over)
                                        {.bytes = 8, .slices = 0, .link_ns = 1},
                                        {.bytes = 8, .slices = 4, .link_ns = 0},
                                        {.bytes = 8, .slices = 4, .link_ns = (double)NAN}};
-    msdu__tuner_begin(&tuner, msdu__tuner_first(w.args.model_bytes, 4));
+    msdu__tuner_begin(&tuner, msdu__tuner_first(w.args.model_bytes, 4, 2));
     for (int k = 0; k < ROUNDS; k++) {
         ck_assert(!msdu__tuner_hear(&tuner, &w.args, &empty[k % 4]));
     }
@@ -275,10 +309,10 @@ END_TEST
 
 START_TEST(the_first_cut_has_many_slices_but_no_small_ones)
 {
-    ck_assert_uint_eq(msdu__tuner_first(1, 4).slice_bytes, 256 * KIB);
-    ck_assert_uint_eq(msdu__tuner_first(40 * MIB, 4).slice_bytes, 512 * KIB);
-    ck_assert_uint_eq(msdu__tuner_first(100 * MIB, 4).slice_bytes, MIB);
-    ck_assert_uint_eq(msdu__tuner_first(1ULL << 40, 4).slice_bytes, MIB);
+    ck_assert_uint_eq(msdu__tuner_first(1, 4, 2).slice_bytes, 256 * KIB);
+    ck_assert_uint_eq(msdu__tuner_first(40 * MIB, 4, 2).slice_bytes, 512 * KIB);
+    ck_assert_uint_eq(msdu__tuner_first(100 * MIB, 4, 2).slice_bytes, MIB);
+    ck_assert_uint_eq(msdu__tuner_first(1ULL << 40, 4, 2).slice_bytes, MIB);
     ck_assert_uint_eq(msdu__tuner_slice_most(1), 256 * KIB);
     ck_assert_uint_eq(msdu__tuner_slice_most(3 * MIB), 2 * MIB);
     ck_assert_uint_eq(msdu__tuner_slice_most(10240 * MIB), 4 * MIB);
@@ -294,7 +328,7 @@ START_TEST(a_narrow_slice_sends_no_more_and_leaves_room_for_order)
         double share = draw(1.0 / 50, 1);
         uint32_t fragments = 1 + (uint32_t)(random_next(&seed_now) % 32);
         uint64_t sent = (uint64_t)((double)model * share);
-        uint64_t first = msdu__tuner_first(model, 4).slice_bytes;
+        uint64_t first = msdu__tuner_first(model, 4, 2).slice_bytes;
         uint64_t bytes = msdu__tuner_narrow(first, model, sent, fragments);
         uint64_t slices = fragments > 1 ? 4 * (uint64_t)fragments : 16;
         ck_assert_uint_ge(bytes, first);
@@ -329,6 +363,7 @@ int main(void)
     tcase_add_test(cases, is_stable_under_noise);
     tcase_add_test(cases, equal_values_give_equal_decisions);
     tcase_add_test(cases, keeps_within_its_bounds);
+    tcase_add_loop_test(cases, as_many_lanes_as_measured_best, 0, LANE_CASES);
     tcase_add_test(cases, another_wire_is_measured_anew);
     tcase_add_test(cases, rounds_that_tell_nothing_are_passed_over);
     tcase_add_test(cases, a_narrow_slice_sends_no_more_and_leaves_room_for_order);

@@ -215,8 +215,9 @@ typedef struct msdu_config {
                              measured */
     uint64_t fuse_bytes;  /* smaller tensors are fused up to this; default slice_bytes, at most
                              1 MiB */
-    int64_t window;       /* slices in flight; default 4 */
-    int64_t lanes;        /* independent ordered channels; default 2 */
+    int64_t window;       /* slices in flight; default 4, then as measured, up to 8 */
+    int64_t lanes;        /* independent ordered channels, of which as many are used as measured to
+                             be best; default 2 */
     const char *wire;     /* "auto", "float32", "bfloat16", "float16", "int8", "int4", "ternary",
                              "sparse" */
     int64_t wire_block;   /* elements that share a scale; default 256 */
@@ -278,7 +279,8 @@ typedef struct msdu_summary {
                                 synchronization; threads of a backend come on top */
     uint64_t slice_bytes;    /* largest slice now */
     uint32_t window;         /* slices in flight now */
-    uint32_t slice_cuts;     /* times slices and window were chosen anew */
+    uint32_t slice_cuts;     /* times slices, window or lanes were chosen anew */
+    uint32_t lanes;          /* lanes in use now */
 } msdu_summary;
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)

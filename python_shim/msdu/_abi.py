@@ -120,6 +120,7 @@ class SummaryStruct(ctypes.Structure):
         ("slice_bytes", c_uint64),
         ("window", c_uint32),
         ("slice_cuts", c_uint32),
+        ("lanes", c_uint32),
     ]
 
 

@@ -45,7 +45,8 @@ class Summary:
             come on top.
         slice_bytes: largest slice now.
         window: slices in flight now.
-        slice_cuts: times slices and window were chosen anew.
+        slice_cuts: times slices, window or lanes were chosen anew.
+        lanes: lanes in use now.
     """
 
     steps: int
@@ -68,6 +69,7 @@ class Summary:
     slice_bytes: int = 0
     window: int = 0
     slice_cuts: int = 0
+    lanes: int = 0
 
     @property
     def waited(self) -> float:

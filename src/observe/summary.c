@@ -70,7 +70,8 @@ void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
     }
     add(&out, "\nslices of ");
     add_bytes(&out, summary->slice_bytes);
-    add(&out, ", %u in flight, chosen anew %u times", summary->window, summary->slice_cuts);
+    add(&out, ", %u in flight, %u lanes, chosen anew %u times", summary->window, summary->lanes,
+        summary->slice_cuts);
     add(&out, "\nh %llu, drift %.3g, divergence %.3g, last reason: %.*s",
         (unsigned long long)summary->interval_steps, summary->drift, summary->divergence,
         (int)sizeof(summary->reason), or_none(summary->reason));

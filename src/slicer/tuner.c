@@ -24,6 +24,7 @@
 #define SAME_BYTES    1.2     /* rounds whose bytes differ by less are of one kind */
 #define DOUBT         0.06    /* of T, for each point but the latest: half a step of shares */
 #define TRIAL_FACTOR  4
+#define LANES_SHARE   0.05 /* of T must be won by other lanes */
 
 /* Of narrow rounds. A quarter more than in float32 is as much: scales come on top of bits. */
 #define NARROW_SLICES  16
@@ -58,19 +59,19 @@ uint64_t msdu__tuner_slice_least(uint64_t model_bytes)
 uint64_t msdu__tuner_slice_most(uint64_t model_bytes)
 {
     uint64_t most = power_of_two(model_bytes + 1);
-    uint64_t least = msdu__tuner_first(model_bytes, 0).slice_bytes;
+    uint64_t least = msdu__tuner_first(model_bytes, 0, 0).slice_bytes;
     uint64_t other = msdu__tuner_slice_least(model_bytes);
     most = most > LARGEST ? LARGEST : most;
     least = other > least ? other : least;
     return most > least ? most : least;
 }
 
-msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window)
+msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window, uint32_t lanes)
 {
     uint64_t wanted = model_bytes / SLICES_WANTED;
     wanted = wanted < FIRST_LEAST ? FIRST_LEAST : wanted;
     wanted = wanted > FIRST_MOST ? FIRST_MOST : wanted;
-    return (msdu__tuning){.slice_bytes = power_of_two(wanted), .window = window};
+    return (msdu__tuning){.slice_bytes = power_of_two(wanted), .window = window, .lanes = lanes};
 }
 
 uint64_t msdu__tuner_narrow(uint64_t slice_bytes, uint64_t model_bytes, uint64_t sent_bytes,
@@ -193,7 +194,7 @@ msdu__tuning msdu__tuner_best(const msdu__tuner_args *args, const msdu__tuner_co
     /* largest first, so that of equals the one with fewer messages stays */
     for (uint64_t bytes = args->slice_most; bytes >= args->slice_least; bytes /= 2) {
         for (uint32_t window = args->window_least; window <= args->window_most; window++) {
-            msdu__tuning choice = {.slice_bytes = bytes, .window = window};
+            msdu__tuning choice = {.slice_bytes = bytes, .window = window, .lanes = present.lanes};
             double loss = loss_of(args, cost, now, present, choice);
             best = loss < least ? choice : best;
             least = loss < least ? loss : least;
@@ -231,6 +232,7 @@ static void begin_anew(msdu__tuner *tuner, uint64_t bytes)
     tuner->count = 0;
     tuner->skip = SKIP;
     tuner->point_count = 0;
+    tuner->has_cut = false;
     tuner->is_settled = tuner->changes + 1 >= MSDU__TUNER_CHANGES;
 }
 
@@ -261,15 +263,10 @@ static double measured_loss(const msdu__tuner *tuner, const msdu__tuner_args *ar
     return point->round.link_ns + ahead_of(args, point->tuning.window) * each;
 }
 
-static bool are_equal(msdu__tuning a, msdu__tuning b)
-{
-    return a.slice_bytes == b.slice_bytes && a.window == b.window;
-}
-
 static bool is_measured(const msdu__tuner *tuner, msdu__tuning choice)
 {
     for (uint32_t i = 0; i < tuner->point_count; i++) {
-        if (are_equal(tuner->points[i].tuning, choice)) {
+        if (msdu__tuning_is_equal(tuner->points[i].tuning, choice)) {
             return true;
         }
     }
@@ -306,6 +303,51 @@ static double promise_of(const msdu__tuner *tuner, const msdu__tuner_args *args,
     return most;
 }
 
+/* --- lanes --- */
+
+/* Twice or half as many as are best, if that was not measured yet; 0: neither is left. */
+static uint32_t next_lanes(const msdu__tuner *tuner, const msdu__tuner_args *args)
+{
+    uint32_t more = 2 * tuner->lanes_best;
+    uint32_t fewer = tuner->lanes_best / 2;
+    if (args->lanes_most == 0 || tuner->lane_changes + 1 >= MSDU__TUNER_LANES) {
+        return 0; /* the last change is kept for going back */
+    } else if (more <= args->lanes_most && (tuner->lanes_tried >> more & 1) == 0) {
+        return more;
+    }
+    return (tuner->lanes_tried >> fewer & 1) == 0 ? fewer : 0;
+}
+
+/* A number of lanes was measured. True: another one is next, or an earlier one was better. */
+static bool decide_lanes(msdu__tuner *tuner, const msdu__tuner_args *args, double link_ns)
+{
+    tuner->lanes_tried |= 1U << tuner->present.lanes;
+    tuner->count = 0;
+    tuner->skip = SKIP;
+    if (link_ns < (1 - LANES_SHARE) * tuner->lanes_ns) {
+        tuner->lanes_best = tuner->present.lanes;
+        tuner->lanes_ns = link_ns;
+    }
+    uint32_t next = next_lanes(tuner, args);
+    tuner->is_settled = next == 0;
+    next = next == 0 ? tuner->lanes_best : next;
+    bool is_other = next != tuner->present.lanes;
+    tuner->present.lanes = next;
+    tuner->lane_changes += is_other ? 1 : 0;
+    return is_other;
+}
+
+/* With the cut as it is now, which took that long. */
+static bool begin_lanes(msdu__tuner *tuner, const msdu__tuner_args *args, double link_ns)
+{
+    tuner->has_cut = true;
+    tuner->lanes_tried = 1U; /* never 0 of them */
+    tuner->lanes_ns = (double)INFINITY;
+    return decide_lanes(tuner, args, link_ns);
+}
+
+/* --- the cut --- */
+
 /* Nothing better is in sight: whatever the model says, the choice that did best stays. */
 static bool settle(msdu__tuner *tuner, const msdu__tuner_args *args)
 {
@@ -318,12 +360,12 @@ static bool settle(msdu__tuner *tuner, const msdu__tuner_args *args)
         }
     }
     double gain = measured_loss(tuner, args, last) - measured_loss(tuner, args, best);
-    tuner->is_settled = true;
     if (gain <= GAIN_SHARE * last->round.link_ns) {
-        return false;
+        return begin_lanes(tuner, args, last->round.link_ns);
     }
     tuner->present = best->tuning;
     tuner->changes++;
+    (void)begin_lanes(tuner, args, best->round.link_ns);
     return true;
 }
 
@@ -349,7 +391,7 @@ static bool decide(msdu__tuner *tuner, const msdu__tuner_args *args, const msdu_
         next.slice_bytes = trial_of(tuner, args);
     }
     /* the last change of all is kept for going back */
-    if (are_equal(next, tuner->present) || tuner->changes + 1 >= MSDU__TUNER_CHANGES) {
+    if (msdu__tuning_is_equal(next, tuner->present) || tuner->changes + 1 >= MSDU__TUNER_CHANGES) {
         return settle(tuner, args);
     }
     tuner->present = next;
@@ -381,5 +423,5 @@ bool msdu__tuner_hear(msdu__tuner *tuner, const msdu__tuner_args *args,
     }
     msdu__tuner_round now = *round;
     now.link_ns = median(tuner->link_ns);
-    return decide(tuner, args, &now);
+    return tuner->has_cut ? decide_lanes(tuner, args, now.link_ns) : decide(tuner, args, &now);
 }

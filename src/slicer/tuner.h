@@ -16,6 +16,9 @@
  * slices are in flight, so a few hide latency and one does not. B, n and T are what rounds tell; a
  * is measured at the start; g follows from T under two different cuts, and is a share of a before
  * there are two.
+ *
+ * What more lanes are worth (connections that share a link or do not, threads that share cores or
+ * do not) no model says: with the best cut, twice as many and half as many are tried.
  */
 #ifndef MSDU_TUNER_H
 #define MSDU_TUNER_H
@@ -24,13 +27,20 @@
 #include <stdint.h>
 
 #define MSDU__TUNER_ROUNDS  4 /* measured before a decision; their median counts */
-#define MSDU__TUNER_CHANGES 6 /* at most, in a run */
+#define MSDU__TUNER_CHANGES 6 /* of slices and window, at most, in a run */
+#define MSDU__TUNER_LANES   4 /* changes of lanes, likewise */
 
 /* What is chosen. */
 typedef struct msdu__tuning {
     uint64_t slice_bytes; /* largest slice, in bytes of its tensors */
     uint32_t window;      /* slices in flight */
+    uint32_t lanes;       /* that first phases are spread over */
 } msdu__tuning;
+
+static inline bool msdu__tuning_is_equal(msdu__tuning a, msdu__tuning b)
+{
+    return a.slice_bytes == b.slice_bytes && a.window == b.window && a.lanes == b.lanes;
+}
 
 typedef struct msdu__tuner_args {
     uint64_t model_bytes; /* of all tensors */
@@ -39,8 +49,9 @@ typedef struct msdu__tuner_args {
     uint64_t slice_most;
     uint32_t window_least; /* equal to window_most: it stays */
     uint32_t window_most;
-    bool is_whole;  /* a step waits for all slices (commit=round) */
-    bool is_single; /* one tensor: all slices are ready, and needed, at once */
+    uint32_t lanes_most; /* 1 .. so many; 0: they stay */
+    bool is_whole;       /* a step waits for all slices (commit=round) */
+    bool is_single;      /* one tensor: all slices are ready, and needed, at once */
 } msdu__tuner_args;
 
 /* A round, in values that are equal on all ranks. */
@@ -74,6 +85,13 @@ typedef struct msdu__tuner {
     uint32_t skip;    /* rounds that still tell of the cut before */
     uint32_t changes; /* so far */
     bool is_settled;  /* until rounds have another number of bytes */
+
+    /* lanes, once the cut has come to rest */
+    bool has_cut;
+    uint32_t lanes_tried; /* bit n: n of them */
+    uint32_t lanes_best;
+    double lanes_ns;       /* T with these */
+    uint32_t lane_changes; /* so far */
 } msdu__tuner;
 
 /* Smallest and largest slices that are tried: 32 KiB, more for models of more than 128 MiB, to 4
@@ -81,7 +99,7 @@ typedef struct msdu__tuner {
 uint64_t msdu__tuner_slice_least(uint64_t model_bytes);
 uint64_t msdu__tuner_slice_most(uint64_t model_bytes);
 /* Before anything was measured: 64 slices or more, of 256 KiB to 1 MiB. */
-msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window);
+msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window, uint32_t lanes);
 /*
  * Size of slices where a round sends sent_bytes for the model's, in a narrow wire: slice_bytes
  * doubled as long as a slice does not send more than one of slice_bytes does in float32, the model

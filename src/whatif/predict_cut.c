@@ -56,7 +56,7 @@ static msdu__tuning tuning_of(const msdu__whatif_model *m)
     const msdu__whatif_link *link =
         &network->links[network->nodes > 1 ? MSDU__WHATIF_BETWEEN : MSDU__WHATIF_INSIDE];
     uint64_t model = model_bytes(q->profile);
-    msdu__tuning first = msdu__tuner_first(model, MSDU__WINDOW_AUTO);
+    msdu__tuning first = msdu__tuner_first(model, MSDU__WINDOW_AUTO, (uint32_t)m->settings.lanes);
     first.slice_bytes =
         msdu__tuner_narrow(first.slice_bytes, model, wire_bytes(m), fragments_of(m));
     bool is_measured = m->way->method->kind == MSDU__OVERLAP_GRADIENT &&

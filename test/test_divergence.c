@@ -346,6 +346,30 @@ START_TEST(a_latency_that_scatters_does_not_change_formats)
 }
 END_TEST
 
+/* A link that is quicker for a round now and then is still too slow; one that is slower for a round
+ * now and then is not. */
+START_TEST(patience_bears_some_rounds_that_want_something_else)
+{
+    static const struct {
+        double usual_ms;
+        double other_ms;
+        uint32_t every;
+        bool is_left;
+    } cases[] = {{44, 18, 5, true}, {44, 18, 7, true}, {44, 18, 9, true}, {30, 90, 6, false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        world w = default_world(cases[i].usual_ms, 1e-6);
+
+        for (uint32_t round = 1; round <= 120; round++) {
+            w.link_ms = round % cases[i].every == 0 ? cases[i].other_ms : cases[i].usual_ms;
+            world_run(&w, 1);
+        }
+        ck_assert_msg((w.most > 1) == cases[i].is_left, "case %zu: h %u, %s", i, w.most,
+                      w.now.reason);
+    }
+}
+END_TEST
+
 START_TEST(without_parameters_only_the_wire_narrows)
 {
     world w = default_world(200, 1e-6);
@@ -432,6 +456,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, not_finite_statistics_halve_the_interval);
     tcase_add_test(tcase, reason_names_harm_and_waiting);
     tcase_add_test(tcase, a_latency_that_scatters_does_not_change_formats);
+    tcase_add_test(tcase, patience_bears_some_rounds_that_want_something_else);
 }
 
 int main(void)

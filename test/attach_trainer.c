@@ -12,6 +12,7 @@
  *   adam      Adam in place of SGD
  *   change    another layer appears after at=N steps (half of them)
  *   reorder   then layers are reduced in another order; resize: then layer 1 in two parts
+ *   grid      four ranks as rows and columns of two: sums over rows, then over columns, named so
  *   large     layers 40 times as long
  *   freeze    then layer 0 is not trained any more; thaw: for 30 steps only
  *   nesterov  Nesterov's momentum; plain: none; damp: dampening 0.3
@@ -64,6 +65,7 @@ typedef struct trainer {
     double *weight[LAYERS_MAX], *velocity[LAYERS_MAX], *second[LAYERS_MAX];
     void *gradient[LAYERS_MAX], *reduced[LAYERS_MAX];
     MPI_Comm comm;
+    MPI_Comm row, column; /* MPI_COMM_NULL, or of a grid */
 } trainer;
 
 static bool has_word(int argc, char **argv, const char *word)
@@ -296,6 +298,9 @@ static void reduce_gradients(trainer *t)
             reduce_halves(t, l);
         } else if (t->is_overlap) {
             MPI_Iallreduce(send, recv, t->count[l], type, MPI_SUM, t->comm, &requests[l]);
+        } else if (t->row != MPI_COMM_NULL) {
+            MPI_Allreduce(send, recv, t->count[l], type, MPI_SUM, t->row);
+            MPI_Allreduce(MPI_IN_PLACE, recv, t->count[l], type, MPI_SUM, t->column);
         } else {
             MPI_Allreduce(send, recv, t->count[l], type, MPI_SUM, t->comm);
         }
@@ -429,6 +434,14 @@ static void train(trainer *t)
     }
 }
 
+static void make_grid(trainer *t)
+{
+    MPI_Comm_split(t->comm, t->rank / 2, t->rank, &t->row);
+    MPI_Comm_split(t->comm, t->rank % 2, t->rank, &t->column);
+    MPI_Comm_set_name(t->row, "row");
+    MPI_Comm_set_name(t->column, "column");
+}
+
 int main(int argc, char **argv)
 {
     trainer t = {.layers = LAYERS_MAX - 1};
@@ -436,6 +449,10 @@ int main(int argc, char **argv)
     MPI_Comm_dup(MPI_COMM_WORLD, &t.comm);
     MPI_Comm_rank(t.comm, &t.rank);
     MPI_Comm_size(t.comm, &t.ranks);
+    t.row = t.column = MPI_COMM_NULL;
+    if (has_word(argc, argv, "grid")) {
+        make_grid(&t);
+    }
     t.is_some = has_word(argc, argv, "some");
     t.is_any = has_word(argc, argv, "any");
     t.is_test = has_word(argc, argv, "test");
@@ -475,6 +492,10 @@ int main(int argc, char **argv)
     report_end(&t);
     for (int l = 0; l < t.prepared; l++) {
         MPI_Request_free(&t.prepared_requests[l]);
+    }
+    if (t.row != MPI_COMM_NULL) {
+        MPI_Comm_free(&t.row);
+        MPI_Comm_free(&t.column);
     }
     MPI_Finalize();
     return 0;

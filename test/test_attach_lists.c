@@ -15,27 +15,38 @@ typedef struct row {
     bool is_met;
 } row;
 
+static const msdu__attach_comm four = {.ranks = 4, .stride = 1, .name = "data parallel"};
+static const msdu__attach_comm eight = {.ranks = 8, .stride = 4};
+
 static const row rows[] = {
-    {"1000", {1000, MSDU_FLOAT32, 4, -1}, true},
-    {"1000", {1001, MSDU_FLOAT32, 4, -1}, false},
-    {"10,1000-2000", {1000, MSDU_FLOAT32, 4, -1}, true},
-    {"10,1000-2000", {2000, MSDU_FLOAT32, 4, 7}, true},
-    {"10,1000-2000", {2001, MSDU_FLOAT32, 4, -1}, false},
-    {"1000-", {999, MSDU_FLOAT32, 4, -1}, false},
-    {"1000-", {1000000000000, MSDU_FLOAT32, 4, -1}, true},
-    {"float64", {5, MSDU_FLOAT64, 4, -1}, true},
-    {"float64", {5, MSDU_FLOAT32, 4, -1}, false},
-    {"bfloat16,float16", {5, MSDU_FLOAT16, 4, -1}, true},
-    {"ranks=4", {5, MSDU_FLOAT32, 4, -1}, true},
-    {"ranks=5-8,ranks=2", {5, MSDU_FLOAT32, 4, -1}, false},
-    {"float32:1000-:ranks=4", {1000, MSDU_FLOAT32, 4, -1}, true},
-    {"float32:1000-:ranks=4", {1000, MSDU_FLOAT32, 8, -1}, false},
-    {"float32:1000-:ranks=4", {1000, MSDU_FLOAT64, 4, -1}, false},
-    {"float32:1000-:ranks=4", {999, MSDU_FLOAT32, 4, -1}, false},
-    {"at=3", {5, MSDU_FLOAT32, 4, 3}, true},
-    {"at=3", {5, MSDU_FLOAT32, 4, 2}, false},
-    {"at=0-1:float32,at=5-", {5, MSDU_FLOAT64, 4, 6}, true},
-    {"at=0-1:float32,at=5-", {5, MSDU_FLOAT64, 4, 1}, false},
+    {"1000", {1000, MSDU_FLOAT32, &four, -1}, true},
+    {"1000", {1001, MSDU_FLOAT32, &four, -1}, false},
+    {"10,1000-2000", {1000, MSDU_FLOAT32, &four, -1}, true},
+    {"10,1000-2000", {2000, MSDU_FLOAT32, &four, 7}, true},
+    {"10,1000-2000", {2001, MSDU_FLOAT32, &four, -1}, false},
+    {"1000-", {999, MSDU_FLOAT32, &four, -1}, false},
+    {"1000-", {1000000000000, MSDU_FLOAT32, &four, -1}, true},
+    {"float64", {5, MSDU_FLOAT64, &four, -1}, true},
+    {"float64", {5, MSDU_FLOAT32, &four, -1}, false},
+    {"bfloat16,float16", {5, MSDU_FLOAT16, &four, -1}, true},
+    {"ranks=4", {5, MSDU_FLOAT32, &four, -1}, true},
+    {"ranks=5-8,ranks=2", {5, MSDU_FLOAT32, &four, -1}, false},
+    {"float32:1000-:ranks=4", {1000, MSDU_FLOAT32, &four, -1}, true},
+    {"float32:1000-:ranks=4", {1000, MSDU_FLOAT32, &eight, -1}, false},
+    {"float32:1000-:ranks=4", {1000, MSDU_FLOAT64, &four, -1}, false},
+    {"float32:1000-:ranks=4", {999, MSDU_FLOAT32, &four, -1}, false},
+    {"stride=1", {5, MSDU_FLOAT32, &four, -1}, true},
+    {"stride=1", {5, MSDU_FLOAT32, &eight, -1}, false},
+    {"float32:stride=2-5:ranks=8", {5, MSDU_FLOAT32, &eight, -1}, true},
+    {"comm=data parallel", {5, MSDU_FLOAT32, &four, -1}, true},
+    {"comm=data*:5-", {5, MSDU_FLOAT32, &four, -1}, true},
+    {"comm=data", {5, MSDU_FLOAT32, &four, -1}, false},
+    {"comm=data*,ranks=5", {5, MSDU_FLOAT32, &eight, -1}, false},
+    {"comm=*", {5, MSDU_FLOAT32, &eight, -1}, true},
+    {"at=3", {5, MSDU_FLOAT32, &four, 3}, true},
+    {"at=3", {5, MSDU_FLOAT32, &four, 2}, false},
+    {"at=0-1:float32,at=5-", {5, MSDU_FLOAT64, &four, 6}, true},
+    {"at=0-1:float32,at=5-", {5, MSDU_FLOAT64, &four, 1}, false},
 };
 
 static void set(const char *allow, const char *deny)
@@ -53,7 +64,7 @@ START_TEST(rows_are_met_or_not_by_either_list)
         ck_assert_msg(msdu__attach_is_allowed(&one->facts) == one->is_met, "allow, row %zu", i);
         set("", one->list);
         ck_assert_msg(msdu__attach_is_allowed(&one->facts) == !one->is_met, "deny, row %zu", i);
-        ck_assert(!msdu__attach_has_bad_list(text, sizeof(text)));
+        ck_assert(!msdu__attach_has_bad_list(&four, text, sizeof(text)));
     }
     set("", "");
     ck_assert(msdu__attach_is_allowed(&rows[0].facts));
@@ -65,7 +76,7 @@ END_TEST
 /* Before a pattern is known nothing is denied by a place, and nothing is kept out by one. */
 START_TEST(a_place_that_is_not_known_denies_nothing)
 {
-    const msdu__attach_facts facts = {5, MSDU_FLOAT32, 4, -1};
+    const msdu__attach_facts facts = {5, MSDU_FLOAT32, &four, -1};
     set("at=3", "");
     ck_assert(msdu__attach_is_allowed(&facts));
     set("", "at=3");
@@ -79,23 +90,42 @@ END_TEST
 
 START_TEST(what_cannot_be_read_is_named_and_allows_nothing)
 {
-    static const char *const bad[] = {"flot32", "5-3",  "-3",   "5--3",     "5x",       "at=",
-                                      "at=x",   "5,,6", "5 ,6", "ranks=-1", "float32:", ":5"};
-    const msdu__attach_facts facts = {5, MSDU_FLOAT32, 4, 0};
+    static const char *const bad[] = {
+        "flot32", "5-3",      "-3",       "5--3", "5x",      "at=",       "at=x",  "5,,6",
+        "5 ,6",   "ranks=-1", "float32:", ":5",   "stride=", "stride=-1", "comm=", "comm=:5"};
+    const msdu__attach_facts facts = {5, MSDU_FLOAT32, &four, 0};
     char text[256];
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         set(bad[i], "");
-        ck_assert_msg(msdu__attach_has_bad_list(text, sizeof(text)), "%s", bad[i]);
+        ck_assert_msg(msdu__attach_has_bad_list(&four, text, sizeof(text)), "%s", bad[i]);
         ck_assert_ptr_nonnull(strstr(text, "MSDU_ATTACH_ALLOW"));
         ck_assert(!msdu__attach_is_allowed(&facts));
         set("", bad[i]);
-        ck_assert_msg(msdu__attach_has_bad_list(text, sizeof(text)), "%s", bad[i]);
+        ck_assert_msg(msdu__attach_has_bad_list(&four, text, sizeof(text)), "%s", bad[i]);
         ck_assert(!msdu__attach_is_allowed(&facts));
     }
     set("1-3,flot32,5", "");
-    ck_assert(msdu__attach_has_bad_list(text, sizeof(text)));
-    ck_assert_str_eq(text, "MSDU_ATTACH_ALLOW: \"flot32\" is no count, type, ranks= or at=, nor a "
-                           "range");
+    ck_assert(msdu__attach_has_bad_list(&four, text, sizeof(text)));
+    ck_assert_str_eq(text, "MSDU_ATTACH_ALLOW: \"flot32\" is no count, type, ranks=, at=, stride= "
+                           "or comm=, nor a range");
+}
+END_TEST
+
+/* NCCL has no call that would tell. */
+START_TEST(a_communicator_that_tells_nothing_cannot_be_asked)
+{
+    static const msdu__attach_comm silent = {.ranks = 4, .is_silent = true};
+    const msdu__attach_facts facts = {5, MSDU_FLOAT32, &silent, 0};
+    static const char *const lists[] = {"stride=1", "comm=a", "5:comm=*"};
+    char text[256];
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        set("", lists[i]);
+        ck_assert(msdu__attach_has_bad_list(&silent, text, sizeof(text)));
+        ck_assert_ptr_nonnull(strstr(text, "NCCL knows no stride= or comm="));
+        ck_assert(!msdu__attach_is_allowed(&facts));
+    }
+    set("ranks=4", "");
+    ck_assert(msdu__attach_is_allowed(&facts));
 }
 END_TEST
 
@@ -105,6 +135,7 @@ int main(void)
     tcase_add_test(cases, rows_are_met_or_not_by_either_list);
     tcase_add_test(cases, a_place_that_is_not_known_denies_nothing);
     tcase_add_test(cases, what_cannot_be_read_is_named_and_allows_nothing);
+    tcase_add_test(cases, a_communicator_that_tells_nothing_cannot_be_asked);
     Suite *suite = suite_create("attach_lists");
     suite_add_tcase(suite, cases);
     return suite_run(suite);

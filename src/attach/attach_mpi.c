@@ -37,6 +37,43 @@ static int stream_left(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
+/* From each member to the next in MPI_COMM_WORLD; 0: they differ, or are not all in it. */
+static int stride_of(MPI_Comm comm, int ranks)
+{
+    MPI_Group own = MPI_GROUP_NULL;
+    MPI_Group world = MPI_GROUP_NULL;
+    int *places = calloc((size_t)ranks, 2 * sizeof(*places));
+    int *members = places == NULL ? NULL : places + ranks;
+    int stride = 0;
+    for (int i = 0; places != NULL && i < ranks; i++) {
+        members[i] = i;
+    }
+    (void)PMPI_Comm_group(comm, &own);
+    (void)PMPI_Comm_group(MPI_COMM_WORLD, &world);
+    if (places != NULL && ranks > 1 &&
+        PMPI_Group_translate_ranks(own, ranks, members, world, places) == MPI_SUCCESS) {
+        stride = places[1] - places[0];
+        for (int i = 0; i < ranks; i++) {
+            bool is_in = places[i] != MPI_UNDEFINED && places[0] + i * stride == places[i];
+            stride = is_in ? stride : 0;
+        }
+    }
+    (void)PMPI_Group_free(&own);
+    (void)PMPI_Group_free(&world);
+    free(places);
+    return stride > 0 ? stride : 0;
+}
+
+static void describe_comm(MPI_Comm comm, msdu__attach_comm *place)
+{
+    char name[MPI_MAX_OBJECT_NAME] = "";
+    int length = 0;
+    (void)PMPI_Comm_size(comm, &place->ranks);
+    (void)PMPI_Comm_get_name(comm, name, &length);
+    (void)snprintf(place->name, sizeof(place->name), "%.*s", (int)sizeof(place->name) - 1, name);
+    place->stride = stride_of(comm, place->ranks);
+}
+
 static msdu__stream *stream_new(MPI_Comm comm)
 {
     msdu__stream *stream = calloc(1, sizeof(*stream));
@@ -57,8 +94,9 @@ static msdu__stream *stream_new(MPI_Comm comm)
     stream->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     stream->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
     stream->recognizer.allows = msdu__engine_allows;
-    stream->recognizer.allows_user = &stream->ranks;
-    msdu__tell_bad_list(stream->rank);
+    describe_comm(comm, &stream->place);
+    stream->recognizer.allows_user = &stream->place;
+    msdu__tell_bad_list(stream->rank, &stream->place);
     return stream;
 }
 
@@ -124,7 +162,7 @@ static int describe(const msdu__stream *stream, const msdu__reduction *call, msd
         msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
         return MSDU__PASSED_SMALL;
     }
-    if (!msdu__engine_allows(&stream->ranks, seen_out, MSDU__ANYWHERE)) {
+    if (!msdu__engine_allows(&stream->place, seen_out, MSDU__ANYWHERE)) {
         return MSDU__PASSED_DENIED;
     }
     seen_out->is_candidate = true;

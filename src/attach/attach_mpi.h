@@ -46,6 +46,7 @@ typedef struct msdu__stream {
     MPI_Comm own; /* for what ranks agree upon under way; since the first engine */
     int rank;
     int ranks;
+    msdu__attach_comm place;
     bool is_left_alone; /* one rank, or an intercommunicator */
     bool is_plain;      /* passed through on purpose, or because there is no engine */
     bool has_strayed;

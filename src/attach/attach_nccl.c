@@ -67,8 +67,9 @@ static void fill_track(msdu__track *track, const msdu__nccl_call *call)
     track->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     track->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
     track->recognizer.allows = msdu__engine_allows;
-    track->recognizer.allows_user = &track->ranks;
-    msdu__tell_bad_list(track->rank);
+    track->place = (msdu__attach_comm){.ranks = track->ranks, .is_silent = true};
+    track->recognizer.allows_user = &track->place;
+    msdu__tell_bad_list(track->rank, &track->place);
 }
 
 static msdu__track *track_new(const msdu__nccl_call *call)
@@ -148,7 +149,7 @@ static msdu__call describe(msdu__track *track, const msdu__nccl_call *call)
         track->passed[MSDU__PASSED_TYPE]++;
     } else if (bytes_of(call) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
         track->passed[MSDU__PASSED_SMALL]++;
-    } else if (!msdu__engine_allows(&track->ranks, &seen, MSDU__ANYWHERE)) {
+    } else if (!msdu__engine_allows(&track->place, &seen, MSDU__ANYWHERE)) {
         track->passed[MSDU__PASSED_DENIED]++;
     } else if (is_half(kind) && !msdu__engine_takes_half()) {
         track->passed[MSDU__PASSED_HALF]++;

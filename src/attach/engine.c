@@ -44,7 +44,7 @@ bool msdu__engine_allows(const void *user, const msdu__call *call, uint32_t at)
     const msdu__attach_facts facts = {
         .count = call->count,
         .dtype = msdu__kind_dtype(call->kind),
-        .ranks = *(const int *)user,
+        .comm = user,
         .at = at == MSDU__ANYWHERE ? -1 : (int64_t)at,
     };
     return msdu__attach_is_allowed(&facts);

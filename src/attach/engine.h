@@ -54,7 +54,7 @@ bool msdu__engine_is_plain(void);
 bool msdu__engine_is_local(void);
 /* Why it will not do for such a pattern; NULL: it will. */
 const char *msdu__engine_refusal(const msdu__recognizer *r);
-/* Do the lists allow a call to be a gradient? `user`: an int, the ranks of its communicator. */
+/* Do the lists allow a call to be a gradient? `user`: the msdu__attach_comm that it is on. */
 bool msdu__engine_allows(const void *user, const msdu__call *call, uint32_t at);
 #define MSDU__ANYWHERE UINT32_MAX /* `at` of a call before a pattern is known */
 /* Are gradients of 16 bits taken? Every step over narrower wires, not in local steps. */

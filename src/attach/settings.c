@@ -3,6 +3,7 @@
 #include "settings.h"
 
 #include <ctype.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,19 @@ static answer is_in_range(const char *at, const char *end, int64_t value)
     return (uint64_t)value >= low && (uint64_t)value <= high ? YES : NO;
 }
 
+/* "data*", which ends at `end`. */
+static answer has_name(const char *at, const char *end, const msdu__attach_comm *comm)
+{
+    char pattern[sizeof(comm->name)];
+    size_t length = (size_t)(end - at);
+    if (length == 0 || length >= sizeof(pattern) || comm->is_silent) {
+        return BAD;
+    }
+    memcpy(pattern, at, length);
+    pattern[length] = '\0';
+    return fnmatch(pattern, comm->name, 0) == 0 ? YES : NO;
+}
+
 static answer meets_condition(const char *at, const char *end, const msdu__attach_facts *facts)
 {
     /* as msdu_dtype counts them */
@@ -67,7 +81,13 @@ static answer meets_condition(const char *at, const char *end, const msdu__attac
         }
     }
     if (strncmp(at, "ranks=", 6) == 0) {
-        return is_in_range(at + 6, end, facts->ranks);
+        return is_in_range(at + 6, end, facts->comm->ranks);
+    }
+    if (strncmp(at, "stride=", 7) == 0) {
+        return facts->comm->is_silent ? BAD : is_in_range(at + 7, end, facts->comm->stride);
+    }
+    if (strncmp(at, "comm=", 5) == 0) {
+        return has_name(at + 5, end, facts->comm);
     }
     if (strncmp(at, "at=", 3) == 0) {
         return is_in_range(at + 3, end, facts->at);
@@ -128,17 +148,18 @@ bool msdu__attach_is_allowed(const msdu__attach_facts *facts)
     return denied == NO || denied == UNKNOWN;
 }
 
-bool msdu__attach_has_bad_list(char *text, size_t text_bytes)
+bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t text_bytes)
 {
-    static const msdu__attach_facts any = {.at = -1};
+    const msdu__attach_facts any = {.comm = comm, .at = -1};
     const char *const names[] = {allow_name, deny_name};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *list = list_of(names[i]);
         const char *bad = NULL;
         if (list != NULL && meets_list(list, &any, &bad) == BAD) {
-            (void)snprintf(text, text_bytes,
-                           "%s: \"%.*s\" is no count, type, ranks= or at=, nor a range", names[i],
-                           (int)strcspn(bad, ","), bad);
+            (void)snprintf(
+                text, text_bytes, "%s: \"%.*s\" is no count, type, ranks=, at=%s, nor a range",
+                names[i], (int)strcspn(bad, ","), bad,
+                comm->is_silent ? " (NCCL knows no stride= or comm=)" : ", stride= or comm=");
             return true;
         }
     }

@@ -8,22 +8,32 @@
 #include <stdint.h>
 
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
-/* What the lists ask about a reduction: equal on all ranks of its communicator. */
+
+/* What the lists ask about a communicator: equal on all its ranks. */
+typedef struct msdu__attach_comm {
+    int ranks;
+    int stride;     /* from each member to the next, in ranks of the job; 0: they are not alike */
+    char name[64];  /* as its owner called it; "": not at all */
+    bool is_silent; /* stride and name cannot be known: nobody may ask for them */
+} msdu__attach_comm;
+
+/* What they ask about a reduction, likewise. */
 typedef struct msdu__attach_facts {
     uint64_t count;
     int32_t dtype; /* msdu_dtype */
-    int ranks;     /* of the communicator */
-    int64_t at;    /* among those of a step; negative: not known yet, nothing is denied by it */
+    const msdu__attach_comm *comm;
+    int64_t at; /* among those of a step; negative: not known yet, nothing is denied by it */
 } msdu__attach_facts;
 
 /*
  * May it be a gradient (MSDU_ATTACH_ALLOW, MSDU_ATTACH_DENY)? A list has items between commas, an
- * item has conditions between colons, all of which hold: a count of elements, a type, ranks=, at=;
- * numbers may be ranges, open ones, too: "float32:1000-,ranks=4:at=0-3".
+ * item has conditions between colons, all of which hold: a count of elements, a type, ranks=,
+ * stride=, comm=, at=; numbers may be ranges, open ones, too, and a name may be a pattern of the
+ * shell: "float32:1000-,ranks=4:at=0-3,comm=data*".
  */
 bool msdu__attach_is_allowed(const msdu__attach_facts *facts);
 /* The first item of a list that cannot be read, with its list's name, in text; false: none. */
-bool msdu__attach_has_bad_list(char *text, size_t text_bytes);
+bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t text_bytes);
 /* Shall what was recognized, and the summary, be told (MSDU_LOG is not "error")? */
 bool msdu__attach_is_loud(void);
 

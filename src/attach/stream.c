@@ -12,6 +12,17 @@
 
 #include "tell.h"
 
+#define WHICH_BYTES 128
+
+/* What a list can say of it: " (stride=1, comm=MPI_COMM_WORLD)". */
+static const char *which(const msdu__stream *stream, char text[WHICH_BYTES])
+{
+    const msdu__attach_comm *place = &stream->place;
+    (void)snprintf(text, WHICH_BYTES, " (stride=%d%s%s)", place->stride,
+                   place->name[0] != '\0' ? ", comm=" : "", place->name);
+    return text;
+}
+
 /* --- begin --- */
 
 /* What one rank cannot do, none does: all are at the same call. */
@@ -37,6 +48,7 @@ void msdu__stream_begin(msdu__stream *stream)
 {
     const msdu__recognizer *r = &stream->recognizer;
     const char *why = refusal(r);
+    char text[WHICH_BYTES];
     msdu_status status = MSDU_ERR_UNSUPPORTED;
     if (stream->is_plain || msdu__engine_is_plain()) {
         stream->is_plain = true;
@@ -83,8 +95,8 @@ void msdu__stream_begin(msdu__stream *stream)
     if (stream->rank == 0 && msdu__attach_is_loud()) {
         (void)fprintf(stderr,
                       "msdu: gradients recognized: %u reductions a step, %" PRIu64
-                      " elements, on a communicator of %d ranks; domain %s\n",
-                      r->tensor_count, stream->elements, stream->ranks,
+                      " elements, on a communicator of %d ranks%s; domain %s\n",
+                      r->tensor_count, stream->elements, stream->ranks, which(stream, text),
                       stream->engine.is_accumulated ? "accumulated" : "gradient");
     }
     msdu__part_tell(&stream->part, false);
@@ -212,9 +224,10 @@ static void tell_passed(const msdu__stream *stream)
 
 static void tell(msdu__stream *stream)
 {
+    char text[WHICH_BYTES];
     (void)fprintf(stderr,
-                  "msdu: communicator of %d ranks: %" PRIu64 " reductions taken as gradients\n",
-                  stream->ranks, stream->taken);
+                  "msdu: communicator of %d ranks%s: %" PRIu64 " reductions taken as gradients\n",
+                  stream->ranks, which(stream, text), stream->taken);
     if (stream->has_summary) {
         msdu__tell_summary(&stream->summary);
     }

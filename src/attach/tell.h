@@ -8,9 +8,10 @@
 #include <msdu/msdu.h>
 
 #include "engine.h"
+#include "settings.h"
 
 /* A list that cannot be read (then nothing is attached), once in a process. */
-void msdu__tell_bad_list(int rank);
+void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm);
 /* The pattern changed: `seen` came where another was due. */
 void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen);
 /* What a context did; nothing where it sent nothing. */

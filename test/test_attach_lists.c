@@ -111,21 +111,71 @@ START_TEST(what_cannot_be_read_is_named_and_allows_nothing)
 }
 END_TEST
 
-/* NCCL has no call that would tell. */
-START_TEST(a_communicator_that_tells_nothing_cannot_be_asked)
+/* NCCL has no call that would tell a name, and tells places only once the ranks have met. */
+START_TEST(what_a_communicator_does_not_tell_cannot_be_asked)
 {
-    static const msdu__attach_comm silent = {.ranks = 4, .is_silent = true};
+    msdu__attach_comm silent = {.ranks = 4, .stride = MSDU__STRIDE_NEVER, .is_nameless = true};
     const msdu__attach_facts facts = {5, MSDU_FLOAT32, &silent, 0};
     static const char *const lists[] = {"stride=1", "comm=a", "5:comm=*"};
     char text[256];
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         set("", lists[i]);
         ck_assert(msdu__attach_has_bad_list(&silent, text, sizeof(text)));
-        ck_assert_ptr_nonnull(strstr(text, "NCCL knows no stride= or comm="));
+        ck_assert_ptr_nonnull(strstr(text, "NCCL tells no name"));
         ck_assert(!msdu__attach_is_allowed(&facts));
     }
+    silent.stride = MSDU__STRIDE_LATER;
+    set("", lists[0]);
+    ck_assert(!msdu__attach_has_bad_list(&silent, text, sizeof(text)));
+    ck_assert(msdu__attach_is_allowed(&facts));
+    set(lists[0], "");
+    ck_assert(msdu__attach_is_allowed(&facts));
+    silent.stride = 2;
+    ck_assert(!msdu__attach_is_allowed(&facts));
     set("ranks=4", "");
     ck_assert(msdu__attach_is_allowed(&facts));
+}
+END_TEST
+
+START_TEST(ranks_find_their_stride_by_sums)
+{
+    static const struct {
+        int places[5];
+        int ranks;
+        int stride;
+    } cases[] = {
+        {{0, 1, 2, 3}, 4, 1},    {{3, 7, 11}, 3, 4},
+        {{5, 8}, 2, 3},          {{0, 1, 3}, 3, 0},
+        {{0, 2, 1, 3}, 4, 0},    {{3, 2, 1}, 3, 0},
+        {{0, 2, 4, 5, 9}, 5, 0}, {{0, 65536, 131072}, 3, 65536},
+        {{4, 4}, 2, 0},          {{0, -1, 2}, 3, MSDU__STRIDE_NEVER},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        double sums[MSDU__STRIDE_SUMS] = {0};
+        for (int rank = 0; rank < cases[i].ranks; rank++) {
+            double part[MSDU__STRIDE_SUMS];
+            msdu__attach_stride_part(rank, cases[i].places[rank], part);
+            for (int k = 0; k < MSDU__STRIDE_SUMS; k++) {
+                sums[k] += part[k];
+            }
+        }
+        ck_assert_int_eq(msdu__attach_stride(sums, cases[i].ranks), cases[i].stride);
+    }
+}
+END_TEST
+
+START_TEST(a_launcher_tells_the_place)
+{
+    static const char *const names[] = {"SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "RANK"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        ck_assert_int_eq(unsetenv(names[i]), 0);
+    }
+    ck_assert_int_eq(msdu__attach_place(), -1);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char digit[] = {(char)('3' + i), '\0'};
+        ck_assert_int_eq(setenv(names[i], digit, 1), 0);
+        ck_assert_int_eq(msdu__attach_place(), 3 + (int)i);
+    }
 }
 END_TEST
 
@@ -135,7 +185,9 @@ int main(void)
     tcase_add_test(cases, rows_are_met_or_not_by_either_list);
     tcase_add_test(cases, a_place_that_is_not_known_denies_nothing);
     tcase_add_test(cases, what_cannot_be_read_is_named_and_allows_nothing);
-    tcase_add_test(cases, a_communicator_that_tells_nothing_cannot_be_asked);
+    tcase_add_test(cases, what_a_communicator_does_not_tell_cannot_be_asked);
+    tcase_add_test(cases, ranks_find_their_stride_by_sums);
+    tcase_add_test(cases, a_launcher_tells_the_place);
     Suite *suite = suite_create("attach_lists");
     suite_add_tcase(suite, cases);
     return suite_run(suite);

@@ -32,8 +32,7 @@ static uint32_t periodic_from(const msdu__recognizer *r, uint32_t period)
     return from;
 }
 
-/* Which of the pattern are gradients. */
-static void take_allowed(msdu__recognizer *r)
+void msdu__recognize_allowed(msdu__recognizer *r)
 {
     r->tensor_count = 0;
     for (uint32_t i = 0; i < r->pattern_count; i++) {
@@ -63,7 +62,7 @@ static bool take_pattern(msdu__recognizer *r, uint32_t from, uint32_t period)
         (r->tensors_wanted != 0 && r->pattern_count != r->tensors_wanted)) {
         return false;
     }
-    take_allowed(r);
+    msdu__recognize_allowed(r);
     return true;
 }
 

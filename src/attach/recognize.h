@@ -73,6 +73,8 @@ typedef struct msdu__recognizer {
     msdu__call seen[MSDU__CALLS_MAX];
 } msdu__recognizer;
 
+/* Which of the pattern are gradients: again, when allows() knows more. */
+void msdu__recognize_allowed(msdu__recognizer *r);
 /* Take the next call; position_out is set for a gradient. */
 msdu__verdict msdu__recognize(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out);
 

@@ -12,10 +12,21 @@ uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
 /* What the lists ask about a communicator: equal on all its ranks. */
 typedef struct msdu__attach_comm {
     int ranks;
-    int stride;     /* from each member to the next, in ranks of the job; 0: they are not alike */
-    char name[64];  /* as its owner called it; "": not at all */
-    bool is_silent; /* stride and name cannot be known: nobody may ask for them */
+    int stride;       /* from each member to the next, in ranks of the job; 0: they are not alike */
+    char name[64];    /* as its owner called it; "": not at all */
+    bool is_nameless; /* nobody may ask for its name */
 } msdu__attach_comm;
+
+#define MSDU__STRIDE_LATER (-1) /* not known yet, nothing is denied by it */
+#define MSDU__STRIDE_NEVER (-2) /* nobody may ask for it */
+
+/* What members add up to find the stride: here of one that has that place in the job. */
+#define MSDU__STRIDE_SUMS 4
+void msdu__attach_stride_part(int rank, int place, double sums_out[MSDU__STRIDE_SUMS]);
+/* By the sums of all; MSDU__STRIDE_NEVER if a place was negative, which is not known. */
+int msdu__attach_stride(const double sums[MSDU__STRIDE_SUMS], int ranks);
+/* This process's place in the job, as its launcher says; -1: it does not. */
+int msdu__attach_place(void);
 
 /* What they ask about a reduction, likewise. */
 typedef struct msdu__attach_facts {

@@ -6,6 +6,9 @@
 
 One process trains the small network of bench/train.py on CIFAR-100 (its schedule, its batches of
 32 a rank) at h = 1. Both phases are coded, both with error feedback. Prints one JSON line.
+--optimizer adam --domain momentum is 1-bit Adam (Tang et al., arXiv:2102.02888), whatever the
+format: after --warm of the steps, with gradients in int4, its second moment is frozen, and ranks
+exchange first moments.
 """
 from __future__ import annotations
 
@@ -68,6 +71,12 @@ def rotated(code: Format, block: int) -> Format:
     return coded
 
 
+def sign(x: Tensor, block: int) -> Tensor:
+    """One bit, and the block's mean magnitude."""
+    y = blocks(x, block)
+    return (y.sign() * y.abs().mean(-1, keepdim=True)).flatten(-2)[:, :x.shape[-1]]
+
+
 def largest(x: Tensor, share: int, twice: bool, least: float, block: int) -> Tensor:
     """One of `share` elements; all with one magnitude.
 
@@ -92,6 +101,7 @@ def format_of(name: str, share: int, block: int) -> Format | None:
         "int4": lambda x: uniform(x, 7, block),
         "ternary": lambda x: two_means(x, block),
         "ternary-rotated": rotated(lambda x: two_means(x, block), block),
+        "sign": lambda x: sign(x, block),
         "steps": lambda x: uniform(x, 1, block),
         "mean": lambda x: largest(x, share, False, 0.0, block),
         "twice": lambda x: largest(x, share, True, 0.0, block),
@@ -120,6 +130,48 @@ class Exchange:
         return decoded[0]
 
 
+class Sgd:
+    """Momentum 0.9; its exchange is of gradients, or of what parameters moved by."""
+
+    def __init__(self, options: argparse.Namespace, exchange: Exchange, elements: int) -> None:
+        self.is_gradient, self.exchange = options.domain == "gradient", exchange
+        self.momentum = torch.zeros(1 if self.is_gradient else RANKS, elements)
+
+    def move(self, gradient: Tensor, lr: float) -> Tensor:
+        """By how much the common parameters move."""
+        if self.is_gradient:
+            self.momentum = 0.9 * self.momentum + self.exchange.mean(gradient)
+            return lr * self.momentum[0]
+        self.momentum = 0.9 * self.momentum + gradient
+        return self.exchange.mean(lr * self.momentum)
+
+
+class Adam:
+    """0.9, 0.999; its exchange is of gradients, or, once frozen, of first moments."""
+
+    def __init__(self, options: argparse.Namespace, exchange: Exchange, elements: int,
+                 total: int) -> None:
+        self.is_momentum = options.domain == "momentum"
+        self.exchange = exchange
+        self.warm = Exchange(format_of("int4", 1, options.block), elements)
+        self.frozen_at = int(options.warm * total) if self.is_momentum else total
+        self.first, self.second, self.steps = torch.zeros(elements), torch.zeros(elements), 0
+
+    def move(self, gradient: Tensor, lr: float) -> Tensor:
+        """By how much the common parameters move."""
+        self.steps += 1
+        if self.steps > self.frozen_at:
+            self.first = self.exchange.mean(0.9 * self.first + 0.1 * gradient)
+            corrected = 1 - 0.999 ** self.frozen_at
+        else:
+            mean = (self.warm if self.is_momentum else self.exchange).mean(gradient)
+            self.first = 0.9 * self.first + 0.1 * mean
+            self.second = 0.999 * self.second + 0.001 * mean.square()
+            corrected = 1 - 0.999 ** self.steps
+        scale = lr / (1 - 0.9 ** self.steps)
+        return scale * self.first / ((self.second / corrected).sqrt() + 1e-8)
+
+
 def train(options: argparse.Namespace) -> dict[str, object]:
     """A whole run; the result of its last step."""
     dataset = data.load("cifar100", options.data, options.cache)
@@ -135,8 +187,11 @@ def train(options: argparse.Namespace) -> dict[str, object]:
     shards = [data.Shards(options.samples, RANKS, r, 32, options.seed) for r in range(RANKS)]
     total = shards[0].steps * options.epochs
     exchange = Exchange(format_of(options.format, options.share, options.block), len(common))
-    is_gradient = options.domain == "gradient"
-    momentum = torch.zeros(1 if is_gradient else RANKS, len(common))
+    is_adam = options.optimizer == "adam"
+    if is_adam:
+        optimizer: Adam | Sgd = Adam(options, exchange, len(common), total)
+    else:
+        optimizer = Sgd(options, exchange, len(common))
     gradient = torch.empty(RANKS, len(common))
     step = 0
     for epoch in range(options.epochs):
@@ -146,12 +201,11 @@ def train(options: argparse.Namespace) -> dict[str, object]:
                 rank.loss_of(model(x), y).backward()
                 torch.cat([p.grad.reshape(-1) for p in parameters  # type: ignore[union-attr]
                            ], out=gradient[r])
-            lr = 0.05 * rank.rate_factor(step, total, 0.05)
-            momentum = 0.9 * momentum + (exchange.mean(gradient) if is_gradient else gradient)
-            common = common - (lr * momentum[0] if is_gradient else exchange.mean(lr * momentum))
+            lr = (0.001 if is_adam else 0.05) * rank.rate_factor(step, total, 0.05)
+            common = common - optimizer.move(gradient, lr)
             put(common)
             step += 1
-    if not is_gradient:  # what the library's last synchronization sends
+    if options.domain == "parameter":  # what the library's last synchronization sends
         put(common - exchange.held.mean(0) - exchange.owned[0])
     right = count = 0
     with torch.no_grad():
@@ -166,13 +220,20 @@ if __name__ == "__main__":
     parser.add_argument("--data", required=True, help="folder of CIFAR-100")
     parser.add_argument("--cache", help="folder for decoded data")
     parser.add_argument("--format", default="sparse",
-                        choices=("float32", "int4", "ternary", "ternary-rotated", "steps", "mean",
-                                 "twice", "sparse"))
-    parser.add_argument("--domain", default="gradient", choices=("gradient", "parameter"))
+                        choices=("float32", "int4", "ternary", "ternary-rotated", "sign", "steps",
+                                 "mean", "twice", "sparse"))
+    parser.add_argument("--optimizer", default="sgd", choices=("sgd", "adam"))
+    parser.add_argument("--domain", default="gradient",
+                        choices=("gradient", "parameter", "momentum"))
+    parser.add_argument("--warm", type=float, default=0.15,
+                        help="share of the steps before the second moment is frozen")
     parser.add_argument("--share", type=int, default=8, help="one of so many elements is sent")
     parser.add_argument("--block", type=int, default=256)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--samples", type=int, default=25000)
     torch.set_num_threads(1)
-    print(json.dumps(train(parser.parse_args())))
+    wanted = parser.parse_args()
+    if wanted.domain == ("parameter" if wanted.optimizer == "adam" else "momentum"):
+        parser.error(f"--domain {wanted.domain} is not for {wanted.optimizer}")
+    print(json.dumps(train(wanted)))

@@ -506,11 +506,11 @@ static bool step_rounds(msdu__pipeline *p)
         msdu__fragment *f = &p->fragments[p->active[i]];
         /* control messages leave in order of opening, as all ranks opened */
         if (!f->is_control_issued && (i == 0 || p->fragments[p->active[i - 1]].is_control_issued)) {
-            did |= msdu__round_control(p, f);
+            did |= msdu__control_start(p, f);
         }
     }
     for (uint32_t i = 0; i < p->fragment_count; i++) {
-        did |= msdu__round_poll(p, &p->fragments[i]);
+        did |= msdu__control_poll(p, &p->fragments[i]);
     }
     /* rounds end in order of opening, so that the policy sees them in one order on all ranks */
     while (p->active_count > 0 && msdu__round_finish(p, &p->fragments[p->active[0]])) {

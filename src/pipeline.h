@@ -420,14 +420,25 @@ void msdu__round_orders(msdu__pipeline *p);
 /* Leave the gradient domain: anchors <- parameters, fragments as overlap wants them. */
 void msdu__round_enter_local(msdu__pipeline *p);
 void msdu__round_open(msdu__pipeline *p, uint32_t fragment);
-/* Start the control message once all slices are on their way. True if it was started. */
-bool msdu__round_control(msdu__pipeline *p, msdu__fragment *f);
+/* Have all passes ended that were launched before the first of these calls? */
+bool msdu__round_passes_done(msdu__pipeline *p, msdu__fragment *f);
 /* Try to end a round: all reduced, control arrived, due. True if something was done. */
 bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f);
 /* True once everything captured has ended; rounds that were only opened stay so. */
 bool msdu__round_drain(msdu__pipeline *p);
+
+/* --- control.c: the control message of a round --- */
+/* Start it once all slices are on their way. True if it was started. */
+bool msdu__control_start(msdu__pipeline *p, msdu__fragment *f);
 /* Poll the control message and a plan on its way. */
-bool msdu__round_poll(msdu__pipeline *p, msdu__fragment *f);
+bool msdu__control_poll(msdu__pipeline *p, msdu__fragment *f);
+/* Of all ranks, in rank order. */
+double msdu__control_weights(const msdu__pipeline *p, const msdu__fragment *f);
+
+/* --- decide.c: the decision behind a round --- */
+void msdu__decide(msdu__pipeline *p, msdu__fragment *f);
+/* A round that changed nothing: no statistics, so the latest decision stays. */
+void msdu__decide_repeat(msdu__pipeline *p, msdu__fragment *f);
 
 /* Control messages have a lane of their own, behind those of both phases of slices; plans the next.
  */

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Behind a round: statistics of all control messages, and the decision about the next interval and
+ * wire. Runs on the communication thread.
+ */
+#include "pipeline.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static double largest(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double smallest(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* All ranks' messages in rank order, so that every rank computes the same bits. */
+static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
+                           msdu__round_stats *stats)
+{
+    double step = 0;
+    double link = (double)INFINITY;
+    double latency = (double)INFINITY;
+    double wait = (double)INFINITY;
+    double weights = msdu__control_weights(p, f);
+    for (int32_t rank = p->ranks; rank-- > 0;) {
+        stats->lr = f->control[rank].weight > 0 ? f->control[rank].lr : stats->lr;
+    }
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        const msdu__control *c = &f->control[rank];
+        stats->local_sq += c->weight * c->local_sq / weights;
+        stats->residual_sq += c->residual_sq / p->ranks * (f->scale * f->scale);
+        stats->loss += c->weight > 0 ? c->weight * c->loss / weights : 0;
+        step = largest(step, c->step_ns);
+        link = smallest(link, c->link_ns);
+        latency = smallest(latency, c->latency_ns);
+        wait = c->weight > 0 ? smallest(wait, c->wait_ns) : wait; /* who joined does not train */
+    }
+    stats->mean_sq = f->mean_sq;
+    if (msdu__wire_at(f->round.wire)->has_feedback) {
+        double drift = msdu__sketch_variance(f->control[0].sketch, &f->control[0].weight,
+                                             sizeof(*f->control), p->ranks);
+        stats->mean_sq = largest(stats->local_sq - drift, 0);
+    }
+    stats->weight_sq = f->control[0].weight_sq;
+    stats->step_ns = (uint64_t)step;
+    stats->link_ns = (uint64_t)link;
+    stats->latency_ns = (uint64_t)latency;
+    stats->wait_ns = isfinite(wait) ? (uint64_t)wait : 0;
+}
+
+static uint64_t fragment_elements(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        if (!p->runs[f->members[i]].is_state) {
+            elements += p->slicing.slices[f->members[i]].count;
+        }
+    }
+    return elements;
+}
+
+static void collect_stats(const msdu__pipeline *p, const msdu__fragment *f,
+                          msdu__round_stats *stats)
+{
+    *stats = (msdu__round_stats){
+        .step = f->round.step + 1,
+        .round = p->summary.rounds + 1,
+        .interval = f->round.interval,
+        .wire = f->round.wire,
+        .link_wire = f->link_wire,
+        .delay_steps = f->round.delay_steps,
+        .ranks = p->ranks,
+        .is_gradient = f->round.is_gradient,
+        .elements = p->element_count,
+        .messages = p->slice_bound,
+    };
+    reduce_control(p, f, stats);
+    /* one of several fragments speaks for the whole model */
+    double whole = (double)p->element_count / (double)fragment_elements(p, f);
+    stats->link_ns = (uint64_t)((double)stats->link_ns * whole);
+    stats->round_bytes = (uint64_t)((double)f->bytes * whole);
+}
+
+void msdu__decide_repeat(msdu__pipeline *p, msdu__fragment *f)
+{
+    f->decisions[(f->opened - 1) & 1] = p->decision;
+    f->tunings[(f->opened - 1) & 1] = p->tuner.present;
+    pthread_mutex_lock(&p->lock);
+    p->summary.rounds += f->is_passed ? 1 : 0;
+    p->summary.bytes_sent += f->bytes;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* A decision that changes training is one line with its cause. */
+static void log_change(msdu__pipeline *p, const msdu__round_stats *stats,
+                       const msdu__decision *next)
+{
+    const msdu__decision *last = &p->decision;
+    char late[32] = "";
+    if (next->interval == last->interval && next->wire == last->wire &&
+        next->delay_steps == last->delay_steps) {
+        return;
+    }
+    if (next->delay_steps > 0 && next->interval > next->delay_steps) {
+        snprintf(late, sizeof(late), ", late by %u", next->delay_steps);
+    }
+    msdu__log_line(&p->log, MSDU_LOG_INFO, "step %llu: interval %u, wire %s%s: %s",
+                   (unsigned long long)stats->step, next->interval, msdu__wire_at(next->wire)->name,
+                   late, next->reason);
+}
+
+void msdu__decide(msdu__pipeline *p, msdu__fragment *f)
+{
+    msdu__round_stats stats;
+    msdu__decision *next = &f->decisions[(f->opened - 1) & 1];
+    collect_stats(p, f, &stats);
+    *next = (msdu__decision){.interval = f->round.interval,
+                             .wire = f->round.wire,
+                             .delay_steps = (uint32_t)p->settings.delay_steps};
+    p->policy->decide(&p->interval_args, &stats, &p->interval_state, next);
+    log_change(p, &stats, next);
+    p->decision = *next;
+    msdu__retune_hear(p, f, &stats);
+    double drift = stats.local_sq - stats.mean_sq;
+    pthread_mutex_lock(&p->lock);
+    p->summary.rounds++;
+    p->summary.bytes_sent += f->bytes;
+    p->summary.interval_steps = next->interval;
+    p->summary.wire = msdu__wire_at(next->wire)->name;
+    p->summary.divergence = stats.mean_sq > 0 ? stats.local_sq / stats.mean_sq : 0;
+    p->summary.drift = stats.weight_sq > 0 ? drift / stats.weight_sq : 0;
+    snprintf(p->summary.reason, sizeof(p->summary.reason), "%s", next->reason);
+    pthread_mutex_unlock(&p->lock);
+}

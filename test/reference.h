@@ -22,6 +22,8 @@ typedef struct reference {
 bool reference_go(const ranks_job *job, const int *fragment, reference *out);
 void reference_free(reference *ref);
 
+/* Run a job; assert that no rank failed. */
+void ranks_run_well(const ranks_job *job, ranks_run *run);
 /* Run a job and its reference; assert that no rank failed and that all parameters of all steps are
  * within tolerance (0: equal), relative to 1 + |value|. */
 void reference_check(const ranks_job *job, double tolerance);

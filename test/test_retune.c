@@ -145,8 +145,7 @@ START_TEST(nothing_that_was_held_back_is_lost)
     ranks_job job = cutting_job(3, _i == 0 ? "int4" : "ternary");
     job.stepped = cut_and_compare;
     job.user = &found;
-    ck_assert(ranks_go(&job, &run));
-    ck_assert_msg(ranks_failed(&run, 3) < 0, "%s", run.selves[0].text);
+    ranks_run_well(&job, &run);
     for (int rank = 0; rank < 3; rank++) {
         ck_assert_int_gt(found.moved[rank], 1000);
         ck_assert_int_eq(found.lost[rank], 0);
@@ -232,8 +231,7 @@ START_TEST(all_ranks_choose_alike_by_what_they_measured)
     job.config.lanes = 4;
     job.config.commit = _i == 0 ? "round" : "tensor";
     job.style = _i == 0 ? RANKS_IN_ORDER : RANKS_DEFERRED;
-    ck_assert(ranks_go(&job, &run));
-    ck_assert_msg(ranks_failed(&run, 3) < 0, "%s", run.selves[0].text);
+    ranks_run_well(&job, &run);
     const msdu_summary *first = &run.selves[0].summary;
     ck_assert_uint_ge(first->slice_cuts, 1); /* it tries another cut, at least */
     ck_assert_uint_ge(first->slice_bytes, 32 * KIB);
@@ -257,8 +255,7 @@ START_TEST(what_is_given_is_kept)
     job.steps = 40;
     job.config.slice_bytes = _i == 0 ? 20000 : 0;
     job.config.window = _i == 1 ? 3 : 0;
-    ck_assert(ranks_go(&job, &run));
-    ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+    ranks_run_well(&job, &run);
     const msdu_summary *summary = &run.selves[0].summary;
     if (_i == 1) {
         ck_assert_uint_eq(summary->window, 3);
@@ -333,8 +330,7 @@ START_TEST(a_wire_that_is_given_has_its_cut_from_the_start)
     job.steps = 2;
     job.config.window = 4;
     job.config.interval_steps = 1;
-    ck_assert(ranks_go(&job, &run));
-    ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+    ranks_run_well(&job, &run);
     ck_assert_uint_eq(run.selves[0].summary.slice_cuts, 0);
     ck_assert_uint_eq(run.selves[0].summary.slice_bytes, _i == 0 ? 256 * KIB : 512 * KIB);
     ranks_free(&run);
@@ -390,8 +386,7 @@ START_TEST(slices_follow_the_wire_and_nothing_is_lost)
     job.started = take_script;
     job.stepped = note_cut;
     job.user = &seen;
-    ck_assert(ranks_go(&job, &run));
-    ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+    ranks_run_well(&job, &run);
     uint64_t least = 512 * KIB;
     uint64_t last = 0;
     for (int step = 0; step < job.steps; step++) {

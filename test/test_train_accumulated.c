@@ -151,8 +151,7 @@ START_TEST(ranks_meet_when_it_is_asked_for)
     ranks_run run;
     job.stepped = meet_in_step_10;
     set_optimizer(&job, 1);
-    ck_assert(ranks_go(&job, &run));
-    ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+    ranks_run_well(&job, &run);
     ck_assert_double_gt(difference(&run, &job, 10), 1e-6);
     ck_assert_double_lt(difference(&run, &job, 11), 1e-12);
     ck_assert_double_gt(difference(&run, &job, 12), 1e-6);
@@ -195,8 +194,7 @@ START_TEST(distances_are_those_of_the_trainer)
     double furthest = 0;
     job.stepped = read_apart_in_step_10;
     set_optimizer(&job, _i);
-    ck_assert(ranks_go(&job, &run));
-    ck_assert_msg(ranks_failed(&run, 3) < 0, "%s", run.selves[0].text);
+    ranks_run_well(&job, &run);
     for (uint64_t i = 0; i < ranks_elements(&job); i++) {
         for (int r = 1; r < 3; r++) {
             double x = ranks_row(&run.selves[r], 10)[i] - ranks_row(&run.selves[0], 10)[i];
@@ -235,8 +233,7 @@ START_TEST(only_local_steps_have_distances)
         ranks_run run;
         job.config.domain = i == 0 ? "accumulated" : "gradient";
         job.stepped = ask_wrongly;
-        ck_assert(ranks_go(&job, &run));
-        ck_assert_msg(ranks_failed(&run, 2) < 0, "%s", run.selves[0].text);
+        ranks_run_well(&job, &run);
         ranks_free(&run);
     }
 }

@@ -7,6 +7,7 @@
 
 #include "pipeline.h"
 #include "ranks.h"
+#include "reference.h"
 #include "suite.h"
 
 static const ranks_tensor model[] = {
@@ -39,13 +40,6 @@ static ranks_job half_job(int ranks, const char *domain, const char *wire)
                    .warmup_steps = 1,
                    .lr = 0.01},
     };
-}
-
-static void run_well(const ranks_job *job, ranks_run *run)
-{
-    ck_assert(ranks_go(job, run));
-    int failed = ranks_failed(run, job->ranks);
-    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run->selves[failed].text);
 }
 
 static const double *last_row(const ranks_run *run, int rank)
@@ -95,7 +89,7 @@ START_TEST(means_are_unbiased_in_the_long_run)
         job.config.reduce = _i % 2 == 0 ? "mean" : "sum";
         job.stepped = add_up;
         job.user = sums;
-        run_well(&job, &run);
+        ranks_run_well(&job, &run);
         for (uint64_t i = 0; i < elements; i++) {
             double wanted = 0;
             double parts = _i % 2 == 0 ? 3 : 1;
@@ -122,8 +116,8 @@ static void check_near(const ranks_job *job, const char *wire, double bound)
     ranks_job other = *job;
     double sum = 0;
     other.config.wire = wire;
-    run_well(job, &exact);
-    run_well(&other, &coded);
+    ranks_run_well(job, &exact);
+    ranks_run_well(&other, &coded);
     uint64_t elements = ranks_elements(job);
     for (int rank = 1; rank < job->ranks; rank++) {
         ck_assert_mem_eq(last_row(&coded, 0), last_row(&coded, rank), elements * sizeof(double));
@@ -158,7 +152,7 @@ START_TEST(wider_wires_leave_them_their_own_format)
         ranks_job job = half_job(3, "gradient", wires[i]);
         job.tensors = halves;
         job.tensor_count = 2;
-        run_well(&job, &runs[i]);
+        ranks_run_well(&job, &runs[i]);
         ck_assert_mem_eq(last_row(&runs[i], 0), last_row(&runs[0], 0), 1600 * sizeof(double));
     }
     for (int i = 0; i < 3; i++) {
@@ -180,7 +174,7 @@ START_TEST(bytes_sent_follow_the_formula)
     job.steps = 9;
     job.config.wire_block = 256;
     job.config.slice_bytes = 16384;
-    run_well(&job, &run);
+    ranks_run_well(&job, &run);
     const msdu_summary *sum = &run.selves[0].summary;
     double bits = msdu__wire_at(msdu__wire_find(narrow[_i]))->bits;
     double wanted = 9.0 * (2.0 * bits / 8.0 * 16384.0 * 3.0 / 4.0 + 3.0 * sizeof(msdu__control));

@@ -175,13 +175,6 @@ END_TEST
 
 /* --- what stays as it is --- */
 
-static void run_well(const ranks_job *job, ranks_run *run)
-{
-    ck_assert(ranks_go(job, run));
-    int failed = ranks_failed(run, job->ranks);
-    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run->selves[failed].text);
-}
-
 /* Gradients as they are at the end. */
 static float left[RANKS][3000];
 
@@ -206,7 +199,7 @@ START_TEST(gradients_without_input_are_not_touched)
     job.batches = short_ranks;
     job.config.wire = wires[_i];
     job.ended = note_gradient;
-    run_well(&job, &run);
+    ranks_run_well(&job, &run);
     for (int rank = 0; rank < 2; rank++) {
         for (uint64_t i = 0; i < 3000; i++) {
             ck_assert(left[rank][i] == 0);
@@ -235,9 +228,9 @@ START_TEST(narrow_formats_keep_ranks_equal)
         job.tensor_count = 3;
         job.config.momentum = 0;
         job.config.lr *= _i == 3 ? 0.1 : 1.0; /* sparse comes late */
-        run_well(&job, &exact);
+        ranks_run_well(&job, &exact);
         job.config.wire = wires[_i];
-        run_well(&job, &narrow);
+        ranks_run_well(&job, &narrow);
         const double *a = ranks_row(&exact.selves[0], job.steps);
         const double *b = ranks_row(&narrow.selves[0], job.steps);
         for (uint64_t i = 0; i < 3307; i++) {
@@ -267,7 +260,7 @@ START_TEST(even_batches_cost_one_round_an_epoch)
     ranks_job job = uneven_job("gradient", "backward", 0);
     job.batches = even;
     reference_check(&job, 0);
-    run_well(&job, &run);
+    ranks_run_well(&job, &run);
     ck_assert_uint_eq(run.selves[1].summary.steps, 21);
     ck_assert_uint_eq(run.selves[1].summary.rounds, 19); /* buffers at the end are the last */
     ranks_free(&run);

@@ -8,6 +8,7 @@
 #include "fake.h"
 #include "pipeline.h"
 #include "ranks.h"
+#include "reference.h"
 #include "suite.h"
 
 static const ranks_tensor model[] = {
@@ -54,13 +55,6 @@ static ranks_job skipping_job(poison *p, const char *wire)
     };
 }
 
-static void run_well(const ranks_job *job, ranks_run *run)
-{
-    ck_assert(ranks_go(job, run));
-    int failed = ranks_failed(run, job->ranks);
-    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run->selves[failed].text);
-}
-
 static void expect_words(const char *text, const char *first, const char *second, const char *third)
 {
     ck_assert_msg(strstr(text, first) != NULL && strstr(text, second) != NULL &&
@@ -78,9 +72,9 @@ static void check_as_if_it_had_not_been(ranks_job *job)
     char rank[32];
     ranks_run with;
     ranks_run without;
-    run_well(job, &with);
+    ranks_run_well(job, &with);
     job->missing = p->step + 1;
-    run_well(job, &without);
+    ranks_run_well(job, &without);
     snprintf(step, sizeof(step), "step %d", p->step);
     snprintf(rank, sizeof(rank), "rank %d", p->rank);
     for (int i = 0; i < job->ranks; i++) {

@@ -146,13 +146,6 @@ static void check_ranks_equal(const ranks_run *run, int step)
     }
 }
 
-static void run_well(const ranks_job *job, ranks_run *run)
-{
-    ck_assert(ranks_go(job, run));
-    int failed = ranks_failed(run, job->ranks);
-    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run->selves[failed].text);
-}
-
 static double rms(const double *a, const double *b, uint64_t count)
 {
     double sum = 0;
@@ -173,9 +166,9 @@ START_TEST(narrow_means_are_weighted)
         job.tensor_count = 3;
         job.weight_at = patterns[1 + k / 2];
         job.config.lr *= strcmp(wires[_i], "sparse") == 0 ? 0.1 : 1.0; /* what comes late */
-        run_well(&job, &exact);
+        ranks_run_well(&job, &exact);
         job.config.wire = wires[_i];
-        run_well(&job, &narrow);
+        ranks_run_well(&job, &narrow);
         check_ranks_equal(&narrow, job.steps);
         double far = rms(ranks_row(&exact.selves[0], job.steps),
                          ranks_row(&narrow.selves[0], job.steps), exact.selves[0].elements);
@@ -198,7 +191,7 @@ START_TEST(finish_sends_what_was_held_back)
     job.config.wire = wires[_i];
     job.weight_at = constant;
     job.steps = 40;
-    run_well(&job, &run);
+    ranks_run_well(&job, &run);
     for (uint64_t i = 0; i < run.selves[0].elements; i++) {
         double mean = 0;
         for (int rank = 0; rank < 3; rank++) {
@@ -246,7 +239,7 @@ START_TEST(a_round_without_weight_changes_nothing)
         job.config.wire = wires[k];
         job.weight_at = middle_without;
         job.stepped = note_residuals;
-        run_well(&job, &run);
+        ranks_run_well(&job, &run);
         ck_assert_mem_eq(ranks_row(&run.selves[0], 5), ranks_row(&run.selves[0], 8),
                          run.selves[0].elements * sizeof(double));
         ck_assert_mem_ne(ranks_row(&run.selves[0], 8), ranks_row(&run.selves[0], 9),
@@ -294,7 +287,7 @@ START_TEST(drift_statistics_are_weighted)
     for (int k = 0; k < 2; k++) {
         ranks_run run;
         job.weight_at = k == 0 ? even : doubled;
-        run_well(&job, &run);
+        ranks_run_well(&job, &run);
         a[k] = run.selves[1].summary.drift;
         ranks_free(&run);
     }

@@ -7,6 +7,7 @@
 
 #include "pipeline.h"
 #include "ranks.h"
+#include "reference.h"
 #include "suite.h"
 
 static const ranks_tensor model[] = {{.count = 7}, {.count = 500}, {.count = 1}, {.count = 1500}};
@@ -36,13 +37,6 @@ static ranks_job wire_job(int ranks, const char *domain, const char *wire)
                    .warmup_steps = 1,
                    .lr = 0.05},
     };
-}
-
-static void run_well(const ranks_job *job, ranks_run *run)
-{
-    ck_assert(ranks_go(job, run));
-    int failed = ranks_failed(run, job->ranks);
-    ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run->selves[failed].text);
 }
 
 /* Root mean square of the difference of two rows. */
@@ -81,9 +75,9 @@ START_TEST(gradients_keep_ranks_equal_and_near_float32)
         ranks_run narrow;
         ranks_job job = wire_job(ranks, "gradient", "float32");
         job.config.lr = lr_of(_i);
-        run_well(&job, &exact);
+        ranks_run_well(&job, &exact);
         job.config.wire = wires[_i];
-        run_well(&job, &narrow);
+        ranks_run_well(&job, &narrow);
         check_ranks_equal(&narrow, 0, job.steps);
         double far = distance(ranks_row(&narrow.selves[0], job.steps),
                               ranks_row(&exact.selves[0], job.steps), exact.selves[0].elements);
@@ -103,9 +97,9 @@ START_TEST(local_rounds_end_equal_and_near_float32)
         ranks_job job = wire_job(3, "parameter", "float32");
         job.config.lr = lr_of(_i);
         job.config.overlap = ranks_overlaps[k];
-        run_well(&job, &exact);
+        ranks_run_well(&job, &exact);
         job.config.wire = wires[_i];
-        run_well(&job, &narrow);
+        ranks_run_well(&job, &narrow);
         check_ranks_equal(&narrow, job.steps, job.steps);
         double far = distance(ranks_row(&narrow.selves[0], job.steps),
                               ranks_row(&exact.selves[0], job.steps), exact.selves[0].elements);
@@ -121,7 +115,7 @@ START_TEST(meetings_leave_ranks_equal)
 {
     ranks_run run;
     ranks_job job = wire_job(4, "parameter", wires[_i]);
-    run_well(&job, &run);
+    ranks_run_well(&job, &run);
     check_ranks_equal(&run, 2, 2); /* rounds end with steps 0, 1, 5, 9, ... */
     check_ranks_equal(&run, 6, 6);
     check_ranks_equal(&run, 10, 10);
@@ -138,7 +132,7 @@ static double drift_at_end(const ranks_job *job)
 {
     ranks_run run;
     double worst = 0;
-    run_well(job, &run);
+    ranks_run_well(job, &run);
     check_ranks_equal(&run, job->steps, job->steps);
     for (uint64_t i = 0; i < run.selves[0].elements; i++) {
         double mean = 0;
@@ -180,10 +174,10 @@ START_TEST(stochastic_rounding_can_be_repeated)
     static const char *const domains[] = {"gradient", "parameter"};
     ranks_run runs[3];
     ranks_job job = wire_job(3, domains[_i % 2], wires[_i / 2]);
-    run_well(&job, &runs[0]);
+    ranks_run_well(&job, &runs[0]);
     job.config.wire_rounding = "stochastic";
-    run_well(&job, &runs[1]);
-    run_well(&job, &runs[2]);
+    ranks_run_well(&job, &runs[1]);
+    ranks_run_well(&job, &runs[2]);
     const size_t bytes = runs[0].selves[0].elements * sizeof(double);
     check_ranks_equal(&runs[1], job.steps, job.steps);
     ck_assert_mem_eq(last_row(&runs[1]), last_row(&runs[2]), bytes);
@@ -244,7 +238,7 @@ START_TEST(bytes_sent_follow_the_formula)
         job.config.wire_block = 256;
         job.config.slice_bytes = 16384;
         job.config.interval_steps = 1;
-        run_well(&job, &run);
+        ranks_run_well(&job, &run);
         for (int rank = 0; rank < 4; rank++) {
             const msdu_summary *sum = &run.selves[rank].summary;
             double round = 2.0 * msdu__wire_at(wire)->bits / 8.0 * 16384.0 * 3.0 / 4.0;

@@ -18,7 +18,7 @@
 #define DEFAULT_PROFILE   "resnet50"
 #define DEFAULT_RANKS     2
 #define DEFAULT_STEPS     24
-#define DEFAULT_WARMUP    32 /* the size of slices is chosen in these */
+#define DEFAULT_WARMUP    48 /* the size of slices is chosen in these */
 #define DEFAULT_INTERVAL  4
 #define SMOKE_SCALE       0.002
 #define SMOKE_STEPS       4

@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument("--mtu", type=int, default=9000)
     parser.add_argument("--scale", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--warmup", type=int, default=32)
+    parser.add_argument("--warmup", type=int, default=48)
     parser.add_argument("--interval", type=int, default=4)
     parser.add_argument("--methods", help="of ours, joined by commas; default all")
     parser.add_argument("--no-ddp", action="store_true")

@@ -156,6 +156,7 @@ class Adam:
         self.warm = Exchange(format_of("int4", 1, options.block), elements)
         self.frozen_at = int(options.warm * total) if self.is_momentum else total
         self.first, self.second, self.steps = torch.zeros(elements), torch.zeros(elements), 0
+        self.floor, self.block = options.floor, options.block
 
     def move(self, gradient: Tensor, lr: float) -> Tensor:
         """By how much the common parameters move."""
@@ -168,8 +169,11 @@ class Adam:
             self.first = 0.9 * self.first + 0.1 * mean
             self.second = 0.999 * self.second + 0.001 * mean.square()
             corrected = 1 - 0.999 ** self.steps
-        scale = lr / (1 - 0.9 ** self.steps)
-        return scale * self.first / ((self.second / corrected).sqrt() + 1e-8)
+        root = (self.second / corrected).sqrt()
+        if self.steps > self.frozen_at and self.floor > 0:
+            y = blocks(root[None], self.block)
+            root = torch.maximum(y, self.floor * y.mean(-1, keepdim=True)).flatten()[:len(root)]
+        return lr / (1 - 0.9 ** self.steps) * self.first / (root + 1e-8)
 
 
 def train(options: argparse.Namespace) -> dict[str, object]:
@@ -227,6 +231,8 @@ if __name__ == "__main__":
                         choices=("gradient", "parameter", "momentum"))
     parser.add_argument("--warm", type=float, default=0.15,
                         help="share of the steps before the second moment is frozen")
+    parser.add_argument("--floor", type=float, default=0.0,
+                        help="least root of a frozen second moment, by the mean of its block")
     parser.add_argument("--share", type=int, default=8, help="one of so many elements is sent")
     parser.add_argument("--block", type=int, default=256)
     parser.add_argument("--seed", type=int, default=1)

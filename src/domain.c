@@ -92,11 +92,12 @@ static void copy(msdu__pipeline *p, void *out, const void *in, uint64_t bytes, b
 static void scale(msdu__pipeline *p, void *x, int32_t dtype, uint64_t count, double factor,
                   msdu_sums *sums, bool is_late)
 {
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
+    msdu__pass pass = {.data = {.kind = factor == 1 ? MSDU_PASS_NORM : MSDU_PASS_SCALE,
                                 .dtype = dtype,
                                 .count = count,
                                 .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
                                 .factor = factor,
+                                .in = x,
                                 .out = x,
                                 .sums = sums}};
     msdu__pass_run(p, &pass);
@@ -290,6 +291,24 @@ static void store_gradients(msdu__pipeline *p, const msdu__fragment *f, uint32_t
     }
 }
 
+/* The mean over one rank, on the host: what was read when it was captured need not be read again.
+ */
+static bool is_as_captured(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    return p->ranks == 1 && f->round.is_gradient && !p->runs[slice].is_narrow &&
+           msdu__voice_of(f)->weight == 1 && p->tensors[0].place == MSDU_PLACE_HOST;
+}
+
+static void take_captured(const msdu__pipeline *p, uint32_t slice, msdu_sums *out)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    *out = (msdu_sums){.update_sq = 0};
+    for (uint32_t i = cut->first_segment; i < cut->first_segment + cut->segments; i++) {
+        out->update_sq += p->captured[i].update_sq;
+        out->bad += p->captured[i].bad;
+    }
+}
+
 void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
@@ -298,7 +317,9 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
         f->round.is_gradient || p->is_accumulated || (p->chain.needs & MSDU__NEEDS_NORM) != 0;
     double factor = run->is_narrow || is_sum ? 1 : 1.0 / p->ranks;
     msdu_sums *sums = needs_norm && !run->is_state ? &run->found->mean : NULL;
-    if (factor != 1 || sums != NULL) {
+    if (sums != NULL && is_as_captured(p, f, slice)) {
+        take_captured(p, slice, sums);
+    } else if (factor != 1 || sums != NULL) {
         /* a bad value is known from the capture already, with its rank */
         scale(p, msdu__domain_buffer(p, f, slice), working_dtype(p, slice),
               p->slicing.slices[slice].count, factor, sums, true);

@@ -4,11 +4,10 @@
 
     python3 bench/wire_trials.py --data DIR --format sparse --domain parameter --seed 1
 
-One process trains the small network of bench/train.py on CIFAR-100 (its schedule, its batches of
-32 a rank) at h = 1. Both phases are coded, both with error feedback. Prints one JSON line.
---optimizer adam --domain momentum is 1-bit Adam (Tang et al., arXiv:2102.02888), whatever the
-format: after --warm of the steps, with gradients in int4, its second moment is frozen, and ranks
-exchange first moments.
+One process trains a network of bench/train.py (its data, schedule and batches) at h = 1. Both
+phases are coded, both with error feedback. Prints one JSON line. --optimizer adam --domain
+momentum is 1-bit Adam (Tang et al., arXiv:2102.02888), whatever the format: after --warm of the
+steps, with gradients in int4, its second moment is frozen, and ranks exchange first moments.
 """
 from __future__ import annotations
 
@@ -147,7 +146,7 @@ class Sgd:
 
 
 class Adam:
-    """0.9, 0.999; its exchange is of gradients, or, once frozen, of first moments."""
+    """Its exchange is of gradients, or, once frozen, of first moments; decay is by the caller."""
 
     def __init__(self, options: argparse.Namespace, exchange: Exchange, elements: int,
                  total: int) -> None:
@@ -156,19 +155,19 @@ class Adam:
         self.warm = Exchange(format_of("int4", 1, options.block), elements)
         self.frozen_at = int(options.warm * total) if self.is_momentum else total
         self.first, self.second, self.steps = torch.zeros(elements), torch.zeros(elements), 0
-        self.floor, self.block = options.floor, options.block
+        self.floor, self.block, self.beta2 = options.floor, options.block, options.beta2
 
     def move(self, gradient: Tensor, lr: float) -> Tensor:
         """By how much the common parameters move."""
         self.steps += 1
         if self.steps > self.frozen_at:
             self.first = self.exchange.mean(0.9 * self.first + 0.1 * gradient)
-            corrected = 1 - 0.999 ** self.frozen_at
+            corrected = 1 - self.beta2 ** self.frozen_at
         else:
             mean = (self.warm if self.is_momentum else self.exchange).mean(gradient)
             self.first = 0.9 * self.first + 0.1 * mean
-            self.second = 0.999 * self.second + 0.001 * mean.square()
-            corrected = 1 - 0.999 ** self.steps
+            self.second = self.beta2 * self.second + (1 - self.beta2) * mean.square()
+            corrected = 1 - self.beta2 ** self.steps
         root = (self.second / corrected).sqrt()
         if self.steps > self.frozen_at and self.floor > 0:
             y = blocks(root[None], self.block)
@@ -176,11 +175,24 @@ class Adam:
         return lr / (1 - 0.9 ** self.steps) * self.first / (root + 1e-8)
 
 
+def tested(model: torch.nn.Module, dataset: data.Dataset, shards: data.Shards) -> dict[str, float]:
+    """Mean loss and accuracy in percent of the test split."""
+    loss = right = count = 0.0
+    with torch.no_grad():
+        for x, y in data.test_batches(dataset, shards, 0):
+            output = model(x)
+            loss += rank.loss_of(output, y).item() * y.numel()
+            right += float((output.argmax(-1) == y).sum())
+            count += y.numel()
+    return {"loss": loss / count, "accuracy": 100 * right / count}
+
+
 def train(options: argparse.Namespace) -> dict[str, object]:
     """A whole run; the result of its last step."""
-    dataset = data.load("cifar100", options.data, options.cache)
+    kind = models.KINDS[options.model]
+    dataset = data.load(kind.dataset, options.data, options.cache)
     torch.manual_seed(options.seed)
-    model = models.build("cnn", dataset.classes, {})
+    model = models.build(options.model, dataset.classes, {})
     parameters = list(model.parameters())
     common = torch.cat([p.detach().reshape(-1) for p in parameters])
 
@@ -188,8 +200,10 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         for p, part in zip(parameters, whole.split([p.numel() for p in parameters])):
             p.data.copy_(part.view(p.shape))
 
-    shards = [data.Shards(options.samples, RANKS, r, 32, options.seed) for r in range(RANKS)]
-    total = shards[0].steps * options.epochs
+    samples = data.training_samples(dataset, options.samples or kind.samples, 64)
+    shards = [data.Shards(samples, RANKS, r, kind.batch, options.seed) for r in range(RANKS)]
+    epochs = options.epochs or kind.epochs
+    total = shards[0].steps * epochs
     exchange = Exchange(format_of(options.format, options.share, options.block), len(common))
     is_adam = options.optimizer == "adam"
     if is_adam:
@@ -198,25 +212,22 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         optimizer = Sgd(options, exchange, len(common))
     gradient = torch.empty(RANKS, len(common))
     step = 0
-    for epoch in range(options.epochs):
+    for epoch in range(epochs):
         for batches in zip(*(data.training_batches(dataset, s, epoch) for s in shards)):
             for r, (x, y) in enumerate(batches):
                 model.zero_grad(set_to_none=True)
                 rank.loss_of(model(x), y).backward()
                 torch.cat([p.grad.reshape(-1) for p in parameters  # type: ignore[union-attr]
                            ], out=gradient[r])
-            lr = (0.001 if is_adam else 0.05) * rank.rate_factor(step, total, 0.05)
+            lr = options.lr * rank.rate_factor(step, total, kind.warmup)
+            if is_adam:
+                common *= 1 - lr * kind.weight_decay
             common = common - optimizer.move(gradient, lr)
             put(common)
             step += 1
     if options.domain == "parameter":  # what the library's last synchronization sends
         put(common - exchange.held.mean(0) - exchange.owned[0])
-    right = count = 0
-    with torch.no_grad():
-        for x, y in data.test_batches(dataset, data.Shards(options.samples, 1, 0, 32, 0), 0):
-            right += int((model(x).argmax(-1) == y).sum())
-            count += len(y)
-    return {**vars(options), "accuracy": 100 * right / count}
+    return {**vars(options), **tested(model.eval(), dataset, data.Shards(samples, 1, 0, kind.batch, 0))}
 
 
 if __name__ == "__main__":
@@ -226,9 +237,12 @@ if __name__ == "__main__":
     parser.add_argument("--format", default="sparse",
                         choices=("float32", "int4", "ternary", "ternary-rotated", "sign", "steps",
                                  "mean", "twice", "sparse"))
+    parser.add_argument("--model", default="cnn", choices=("cnn", "gpt"))
     parser.add_argument("--optimizer", default="sgd", choices=("sgd", "adam"))
     parser.add_argument("--domain", default="gradient",
                         choices=("gradient", "parameter", "momentum"))
+    parser.add_argument("--lr", type=float, help="default 0.05, with Adam 0.001")
+    parser.add_argument("--beta2", type=float, default=0.999)
     parser.add_argument("--warm", type=float, default=0.15,
                         help="share of the steps before the second moment is frozen")
     parser.add_argument("--floor", type=float, default=0.0,
@@ -236,10 +250,11 @@ if __name__ == "__main__":
     parser.add_argument("--share", type=int, default=8, help="one of so many elements is sent")
     parser.add_argument("--block", type=int, default=256)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--samples", type=int, default=25000)
+    parser.add_argument("--epochs", type=int, default=0, help="default the model's")
+    parser.add_argument("--samples", type=int, default=0, help="default the model's")
     torch.set_num_threads(1)
     wanted = parser.parse_args()
     if wanted.domain == ("parameter" if wanted.optimizer == "adam" else "momentum"):
         parser.error(f"--domain {wanted.domain} is not for {wanted.optimizer}")
-    print(json.dumps(train(wanted)))
+    wanted.lr = wanted.lr or (0.001 if wanted.optimizer == "adam" else 0.05)
+    print(json.dumps(train(wanted)), flush=True)

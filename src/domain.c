@@ -291,8 +291,8 @@ static void store_gradients(msdu__pipeline *p, const msdu__fragment *f, uint32_t
     }
 }
 
-/* The mean over one rank, on the host: what was read when it was captured need not be read again.
- */
+/* The mean over one rank, on the host: what was read when it was captured need not be read again,
+ * and no sum of finite values can overflow. */
 static bool is_as_captured(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
     return p->ranks == 1 && f->round.is_gradient && !p->runs[slice].is_narrow &&
@@ -305,7 +305,6 @@ static void take_captured(const msdu__pipeline *p, uint32_t slice, msdu_sums *ou
     *out = (msdu_sums){.update_sq = 0};
     for (uint32_t i = cut->first_segment; i < cut->first_segment + cut->segments; i++) {
         out->update_sq += p->captured[i].update_sq;
-        out->bad += p->captured[i].bad;
     }
 }
 

@@ -44,6 +44,22 @@ START_TEST(gradients_equal_a_plain_allreduce_to_the_bit)
 }
 END_TEST
 
+/* Its gradient is the mean, so the statistics of both agree; divergence is 1 by definition. */
+START_TEST(one_rank_does_not_diverge_from_itself)
+{
+    static const char *const domains[] = {"gradient", "accumulated"};
+    ranks_run run;
+    ranks_job job = plain_job(1, 8);
+    job.config.domain = domains[_i];
+    job.config.optimizer = "sgd";
+    job.config.interval = "divergence";
+    ranks_run_well(&job, &run);
+    ck_assert_msg(fabs(run.selves[0].summary.divergence - 1) < 1e-12, "divergence %.17g",
+                  run.selves[0].summary.divergence);
+    ranks_free(&run);
+}
+END_TEST
+
 START_TEST(sums_are_not_divided)
 {
     ranks_job job = plain_job(3, 8);
@@ -212,6 +228,7 @@ int main(void)
     TCase *tcase = tcase_create("gradient");
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, gradients_equal_a_plain_allreduce_to_the_bit, 0, 2);
+    tcase_add_loop_test(tcase, one_rank_does_not_diverge_from_itself, 0, 2);
     tcase_add_test(tcase, sums_are_not_divided);
     tcase_add_test(tcase, gradients_released_one_by_one_are_the_same);
     tcase_add_loop_test(tcase, windows_and_lanes_do_not_change_a_bit, 0, 3);

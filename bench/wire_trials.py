@@ -175,6 +175,75 @@ class Adam:
         return lr / (1 - 0.9 ** self.steps) * self.first / (root + 1e-8)
 
 
+class LocalAdam:
+    """Adam of every rank for itself, --interval steps long, then an exchange of what they moved by.
+
+    Gradients are exchanged in int4 up to --warm. After that each rank has second moments of its
+    own, with a memory as many times as long as there are ranks (--second own), or those of the
+    mean gradients are kept as they are (frozen), or they keep their pattern, and each tensor's
+    size follows that of the rank's own gradients (scaled).
+    """
+
+    def __init__(self, options: argparse.Namespace, exchange: Exchange, sizes: list[int],
+                 total: int) -> None:
+        elements = sum(sizes)
+        self.options, self.exchange, self.sizes = options, exchange, sizes
+        self.warm = Exchange(format_of("int4", 1, options.block), elements)
+        self.warm_steps = int(options.warm * total)
+        self.first, self.second = torch.zeros(RANKS, elements), torch.zeros(RANKS, elements)
+        self.apart = torch.zeros(RANKS, elements)  # of each rank, from the common parameters
+        self.energy = torch.zeros(RANKS, len(sizes))  # of the ranks' own gradients, by tensor
+        self.before = self.energy  # when local steps began
+        self.steps = 0
+
+    def _measure(self, gradient: Tensor) -> None:
+        now = torch.stack([part.square().mean(-1) for part in gradient.split(self.sizes, -1)], -1)
+        memory = max((1 - self.options.beta2) / RANKS, 1 / self.steps)
+        self.energy = self.energy + memory * (now - self.energy)
+
+    def _keep(self) -> None:
+        """Second moments from here on: unbiased, and none far below its neighbours."""
+        self.before = self.energy
+        root = (self.second / (1 - self.options.beta2 ** self.warm_steps)).sqrt()
+        parts = []
+        for part in root.split(self.sizes, -1):
+            y = blocks(part, self.options.block if self.options.block_floor else part.shape[-1])
+            least = self.options.floor * y.mean(-1, keepdim=True)
+            parts.append(torch.maximum(y, least).flatten(-2)[:, :part.shape[-1]])
+        self.second = torch.cat(parts, -1).square()
+
+    def _root(self) -> Tensor:
+        if self.steps <= self.warm_steps or self.options.second == "own":
+            return (self.second / (1 - self.options.beta2 ** self.steps)).sqrt()
+        if self.options.second == "frozen":
+            return self.second.sqrt()
+        times = (self.energy / self.before).repeat_interleave(torch.tensor(self.sizes), -1)
+        return (self.second * times).sqrt()
+
+    def move(self, gradient: Tensor, lr: float) -> Tensor:
+        """By how much the common parameters move; 0 within local steps."""
+        self.steps += 1
+        is_local = self.steps > self.warm_steps
+        self._measure(gradient)
+        if not is_local:
+            gradient = self.warm.mean(gradient).expand(RANKS, -1)
+        elif self.steps == self.warm_steps + 1 and self.options.second != "own":
+            self._keep()
+        self.first = 0.9 * self.first + 0.1 * gradient
+        if not is_local or self.options.second == "own":
+            memory = (1 - self.options.beta2) / (RANKS if is_local else 1)
+            self.second += memory * (gradient.square() - self.second)
+        step = lr / (1 - 0.9 ** self.steps) * self.first / (self._root() + 1e-8)
+        if not is_local:
+            return step[0]
+        self.apart -= step
+        if (self.steps - self.warm_steps) % self.options.interval != 0:
+            return torch.zeros_like(step[0])
+        moved = -self.exchange.mean(self.apart)
+        self.apart.zero_()
+        return moved
+
+
 def tested(model: torch.nn.Module, dataset: data.Dataset, shards: data.Shards) -> dict[str, float]:
     """Mean loss and accuracy in percent of the test split."""
     loss = right = count = 0.0
@@ -206,8 +275,11 @@ def train(options: argparse.Namespace) -> dict[str, object]:
     total = shards[0].steps * epochs
     exchange = Exchange(format_of(options.format, options.share, options.block), len(common))
     is_adam = options.optimizer == "adam"
-    if is_adam:
-        optimizer: Adam | Sgd = Adam(options, exchange, len(common), total)
+    optimizer: Adam | LocalAdam | Sgd
+    if is_adam and options.domain == "parameter":
+        optimizer = LocalAdam(options, exchange, [p.numel() for p in parameters], total)
+    elif is_adam:
+        optimizer = Adam(options, exchange, len(common), total)
     else:
         optimizer = Sgd(options, exchange, len(common))
     gradient = torch.empty(RANKS, len(common))
@@ -215,6 +287,8 @@ def train(options: argparse.Namespace) -> dict[str, object]:
     for epoch in range(epochs):
         for batches in zip(*(data.training_batches(dataset, s, epoch) for s in shards)):
             for r, (x, y) in enumerate(batches):
+                if isinstance(optimizer, LocalAdam):
+                    put(common + optimizer.apart[r])
                 model.zero_grad(set_to_none=True)
                 rank.loss_of(model(x), y).backward()
                 torch.cat([p.grad.reshape(-1) for p in parameters  # type: ignore[union-attr]
@@ -247,6 +321,10 @@ if __name__ == "__main__":
                         help="share of the steps before the second moment is frozen")
     parser.add_argument("--floor", type=float, default=0.0,
                         help="least root of a frozen second moment, by the mean of its block")
+    parser.add_argument("--second", default="frozen", choices=("frozen", "scaled", "own"),
+                        help="second moments of Adam in local steps")
+    parser.add_argument("--block-floor", action="store_true")
+    parser.add_argument("--interval", type=int, default=1, help="local steps of Adam")
     parser.add_argument("--share", type=int, default=8, help="one of so many elements is sent")
     parser.add_argument("--block", type=int, default=256)
     parser.add_argument("--seed", type=int, default=1)
@@ -254,7 +332,7 @@ if __name__ == "__main__":
     parser.add_argument("--samples", type=int, default=0, help="default the model's")
     torch.set_num_threads(1)
     wanted = parser.parse_args()
-    if wanted.domain == ("parameter" if wanted.optimizer == "adam" else "momentum"):
+    if wanted.domain == "momentum" and wanted.optimizer == "sgd":
         parser.error(f"--domain {wanted.domain} is not for {wanted.optimizer}")
     wanted.lr = wanted.lr or (0.001 if wanted.optimizer == "adam" else 0.05)
     print(json.dumps(train(wanted)), flush=True)

@@ -74,7 +74,8 @@ typedef struct msdu__settings {
     int64_t fuse_bytes;
     int64_t window;
     int64_t lanes;
-    int64_t wire; /* index of wire.h, -1: auto */
+    int64_t wire; /* index of wire.h, -1: auto; likewise: */
+    int64_t wire_warmup;
     int64_t wire_block;
     int64_t wire_is_stochastic;
     char trace_file[MSDU__SETTING_BYTES];

@@ -80,6 +80,7 @@ static void derive_interval(msdu__pipeline *p)
         .plateau_patience = (uint32_t)s->plateau_patience,
         .plateau_threshold = s->plateau_threshold,
         .fixed_wire = (int)s->wire,
+        .warmup_wire = (int)s->wire_warmup,
         .widest_wire = MSDU__WIRE_FLOAT32,
         .fragments = s->overlap == MSDU__OVERLAP_STREAMED ? (uint32_t)s->fragments : 1,
         .hide_share = s->overlap == MSDU__OVERLAP_BLOCKING ? 0.0 : HIDDEN_UNDER_BACKWARD,

@@ -480,8 +480,7 @@ void msdu__schedule_start(msdu__pipeline *p)
     for (uint32_t i = 0; i < p->fragment_count; i++) {
         p->fragments[i].interval = 1;
         p->fragments[i].delay_steps = (uint32_t)p->settings.delay_steps;
-        p->fragments[i].wire = p->interval_args.fixed_wire >= 0 ? p->interval_args.fixed_wire
-                                                                : p->interval_args.widest_wire;
+        p->fragments[i].wire = msdu__interval_first_wire(&p->interval_args);
         p->fragments[i].sync_step = (uint64_t)i * (p->is_gradient ? 0 : 1);
     }
     p->decision.interval = p->fragments[0].interval;

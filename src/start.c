@@ -185,7 +185,8 @@ static bool uses_feedback(const msdu__pipeline *p)
     if (p->ranks == 1) {
         return false;
     }
-    return p->settings.wire < 0 || msdu__wire_at((int)p->settings.wire)->has_feedback;
+    return p->settings.wire < 0 || msdu__wire_at((int)p->settings.wire)->has_feedback ||
+           msdu__wire_at(msdu__interval_first_wire(&p->interval_args))->has_feedback;
 }
 
 /* A skipped round gives the error feedback back as it was before: a copy of it is needed. */

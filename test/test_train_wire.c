@@ -169,6 +169,32 @@ static const double *last_row(const ranks_run *run)
     return ranks_row(&run->selves[0], run->selves[0].job->steps);
 }
 
+/* Both ways, from float32 and to it: where the warm-up ends nothing else changes. */
+START_TEST(the_warm_up_has_a_format_of_its_own)
+{
+    const char *names[] = {"float32", wires[_i / 2]};
+    ranks_run runs[2];
+    ranks_job job = wire_job(3, "auto", names[_i % 2]);
+    job.config.interval = "fixed";
+    job.config.interval_steps = 2;
+    job.config.warmup_steps = 5;
+    job.config.lr = lr_of(_i / 2);
+    ranks_run_well(&job, &runs[0]);
+    job.config.wire = names[1 - _i % 2];
+    job.config.wire_warmup = names[_i % 2];
+    ranks_run_well(&job, &runs[1]);
+    const size_t bytes = runs[0].selves[0].elements * sizeof(double);
+    for (int step = 0; step <= 5; step++) {
+        ck_assert_mem_eq(ranks_row(&runs[0].selves[0], step), ranks_row(&runs[1].selves[0], step),
+                         bytes);
+    }
+    ck_assert_mem_ne(last_row(&runs[0]), last_row(&runs[1]), bytes);
+    check_ranks_equal(&runs[1], job.steps, job.steps);
+    ranks_free(&runs[0]);
+    ranks_free(&runs[1]);
+}
+END_TEST
+
 START_TEST(stochastic_rounding_can_be_repeated)
 {
     static const char *const domains[] = {"gradient", "parameter"};
@@ -265,6 +291,7 @@ int main(void)
     tcase_add_loop_test(tcase, gradients_are_unbiased_in_the_long_run, 0, FEEDBACKS);
     tcase_add_loop_test(tcase, finish_sends_what_was_held_back, 0, FEEDBACKS);
     tcase_add_loop_test(tcase, the_switch_loses_no_more_than_gradients_held_back, 0, FEEDBACKS);
+    tcase_add_loop_test(tcase, the_warm_up_has_a_format_of_its_own, 0, 2 * WIRES);
     tcase_add_loop_test(tcase, stochastic_rounding_can_be_repeated, 0, 2 * ROUNDED);
     tcase_add_loop_test(tcase, stochastic_gradients_are_unbiased_as_well, 0, ROUNDED);
     tcase_add_loop_test(tcase, bytes_sent_follow_the_formula, 0, 2);

@@ -53,9 +53,13 @@ def attach(
             ``msdu plan --profile FILE`` predicts with it.
         settings: of the library, by name (``msdu.settings()``): ``interval="fixed"``,
             ``interval_steps=8``, ``wire="int4"``. MSDU_* variables win over them. And one of this
-            package: ``scale_beta2``, True by default: in a local step Adam, AdamW, NAdam and RAdam
-            work with 1 - beta2 divided by the number of ranks (beta2 at most 0.9995), since a rank
-            sees that part of the batch; the optimizer's own beta2 is untouched between steps.
+            package: ``second_moments``, what those of Adam, AdamW, NAdam and RAdam do in local
+            steps, since a rank sees a part of the batch only. ``"longer"``, the default: 1 - beta2
+            is divided by the number of ranks (beta2 at most 0.9995). ``"keep"`` (Adam and AdamW):
+            those of the mean gradients of the first ``warmup_steps`` steps stay as they are, and
+            these gradients travel in ``wire_warmup``, then int4; it loses much less where it
+            may be done, which is where gradients no longer change much in size. ``"own"``: as the
+            optimizer does by itself. Between steps the optimizer has its own beta2.
 
     Returns:
         The attachment; call its ``finish()`` at the end of training, or use it in ``with``.
@@ -215,6 +219,7 @@ class Attachment(Session):
             "rank": self.rank,
             "ranks": self.ranks,
             "steps_alone": self._steps_alone,
+            "kept": [self._moments.kept.get(id(param)) for param in self._params],
             "data": torch.frombuffer(bytearray(data), dtype=torch.uint8),
         }
 
@@ -239,6 +244,10 @@ class Attachment(Session):
             self._context.lib.state_set, ctypes.c_void_p(data.data_ptr()), data.numel()
         )
         self._steps_alone = state["steps_alone"]
+        kept = state.get("kept", [])  # of version 0.2.0 and later
+        self._moments.kept = {
+            id(param): known for param, known in zip(self._params, kept) if known is not None
+        }
         self._take(self._context.summary())
 
     # --- seen from outside ---

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 _KINDS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
+_KEPT_KINDS = (torch.optim.Adam, torch.optim.AdamW)
 LONGEST = 0.9995  # beta2, unless the caller's own is larger
+FLOOR = 0.1  # least kept root, by the mean of its block
+BLOCK = 256  # elements, wire_block's default
+# Kept second moments: so many steps seem to be done that no correction for few of them is left
+# (in float32 both numbers and their sum are exact), and a step adds as good as nothing.
+SEEMING_STEPS = float(1 << 23)
+KEPT_BETA2 = 1 - 4e-6
 
 
 def scaled(beta2: float, ranks: int) -> float:
@@ -17,36 +25,86 @@ def scaled(beta2: float, ranks: int) -> float:
     return max(beta2, min(LONGEST, 1 - (1 - beta2) / ranks))
 
 
-class SecondMoments:
-    """Gives optimizers with ``betas`` a longer memory for single steps, and takes it back.
+def can_keep(optimizer: torch.optim.Optimizer) -> bool:
+    """Adam or AdamW, not in the variant amsgrad, whose largest second moments only grow."""
+    return isinstance(optimizer, _KEPT_KINDS) and not any(
+        group["amsgrad"] for group in optimizer.param_groups
+    )
 
-    In a local step a rank squares the gradient of its own samples, an N-th of those of N ranks, so
-    an estimate of the same quality needs N times as many steps: 1 - beta2 is divided by N. The
-    optimizer's groups hold the caller's beta2 whenever no step is under way, so checkpoints and
-    schedulers see nothing of it. Measured in ``bench/results/train/table.md``.
+
+def raised(second: torch.Tensor) -> torch.Tensor:
+    """Second moments none of whose roots is far below the mean root of its block.
+
+    An element that hardly ever had a gradient would be divided by almost nothing for the rest of
+    the run.
+    """
+    root = second.reshape(-1).sqrt()
+    blocks = functional.pad(root, (0, -root.numel() % BLOCK)).view(-1, BLOCK)
+    count = torch.full((len(blocks), 1), float(BLOCK), dtype=root.dtype, device=root.device)
+    count[-1:] -= blocks.numel() - root.numel()
+    least = FLOOR * blocks.sum(-1, keepdim=True) / count
+    return blocks.maximum(least).flatten()[: root.numel()].square().view(second.shape)
+
+
+class SecondMoments:
+    """What Adam's second moments do in local steps.
+
+    A rank squares the gradient of its own samples, an N-th of those of N ranks: noise that the
+    mean gradient does not have. So either they remember N times as long (``longer``: 1 - beta2 is
+    divided by N), or those that the mean gradients before the first local step have left are kept
+    (``keep``: 1-bit Adam, arXiv:2102.02888, section 3.2), or nothing is done (``own``). The
+    optimizer's groups hold the caller's beta2 whenever no step is under way, and its state the
+    true number of steps, so checkpoints and schedulers see nothing of it. Measured in
+    ``bench/results/train/table.md``.
 
     Attributes:
         ranks: N; 1 until the group is known.
     """
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], how: str) -> None:
         self.ranks = 1
+        self.how = how
         self._known = [id(one) for one in optimizers if isinstance(one, _KINDS)]
         self._own: list[tuple[dict[str, Any], Any, Any]] = []  # group, its betas, what they became
+        self._seeming: list[torch.Tensor] = []  # numbers of steps that are larger than they were
+        # by id() of a parameter, as of its optimizer's first local step: had it a state by then?
+        self.kept: dict[int, bool] = {}
 
-    def lengthen(self, optimizer: torch.optim.Optimizer) -> None:
+    def before(self, optimizer: torch.optim.Optimizer) -> None:
         """Before a local step of this optimizer."""
         self.restore()
-        if id(optimizer) not in self._known:
+        if id(optimizer) not in self._known or self.how == "own":
             return
         for group in optimizer.param_groups:
-            before = group["betas"]
-            if isinstance(before[1], float):  # a tensor belongs to a captured graph: leave it
-                group["betas"] = (before[0], scaled(before[1], self.ranks), *before[2:])
-                self._own.append((group, before, group["betas"]))
+            betas = group["betas"]
+            if isinstance(betas[1], float):  # a tensor belongs to a captured graph: leave it
+                if self.how == "keep":
+                    self._keep(optimizer, group["params"], betas[1])
+                longer = KEPT_BETA2 if self.how == "keep" else scaled(betas[1], self.ranks)
+                group["betas"] = (betas[0], longer, *betas[2:])
+                self._own.append((group, betas, group["betas"]))
+        if self._seeming:
+            torch._foreach_add_(self._seeming, SEEMING_STEPS)
+
+    @torch.no_grad()
+    def _keep(
+        self, optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor], beta2: float
+    ) -> None:
+        for param in params:
+            state = optimizer.state.get(param)
+            if id(param) not in self.kept:
+                self.kept[id(param)] = bool(state)  # else it takes the mean of its squares from here
+                if state:
+                    second = state["exp_avg_sq"]
+                    second.copy_(raised(second / (1 - beta2 ** float(state["step"]))))
+            if state and self.kept[id(param)]:
+                self._seeming.append(state["step"])
 
     def restore(self) -> None:
         """After the step, or before anything else if it failed."""
+        if self._seeming:
+            torch._foreach_sub_(self._seeming, SEEMING_STEPS)
+            self._seeming.clear()
         for group, before, given in self._own:
             if group["betas"] is given:  # else somebody has set new ones meanwhile
                 group["betas"] = before

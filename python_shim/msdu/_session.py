@@ -76,14 +76,16 @@ class Session:
         self.optimizers = _listed(optimizer)
         _check_arguments(model, self.optimizers, buffers)
         _refuse_twice(model, self.optimizers)
-        settings, should_scale = _settings.split(settings)
+        settings, second_moments = _settings.split(settings)
         self._given = (settings, process_group)
         _settings.check(settings)
         slots = self._trained()
         device = _device.of((slot.name, slot.device) for slot in slots)
         given = _choose.settings(settings, self.optimizers, device)
+        if second_moments == "keep":
+            given.update(_choose.for_kept_moments(given, self.optimizers))
         given.update(_rendezvous.place(given, process_group))
-        self._moments = _moments.SecondMoments(self.optimizers if should_scale else [])
+        self._moments = _moments.SecondMoments(self.optimizers, second_moments)
         self._slots = slots
         self._params: list[torch.Tensor] = [slot.param for slot in slots]
         self._pointers = [slot.pointer for slot in slots]
@@ -262,7 +264,7 @@ class Session:
             raise gradients.not_finite
         if self._is_local:
             self.wait()
-            self._moments.lengthen(optimizer)
+            self._moments.before(optimizer)
         self._in_step = True
 
     def _take_by_hand(self) -> None:

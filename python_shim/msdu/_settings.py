@@ -72,17 +72,20 @@ def _text_of(setting: Setting, value: Any) -> str:
     return text
 
 
-def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Settings of the library, and ``scale_beta2``, which is the package's own (default True).
+SECOND_MOMENTS = ("longer", "keep", "own")
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Settings of the library, and ``second_moments``, which is the package's own.
 
     Raises:
-        msdu.Error: MSDU_ERR_INVALID where scale_beta2 is neither.
+        msdu.Error: MSDU_ERR_INVALID where second_moments is none of its choices.
     """
     rest = dict(given)
-    value = rest.pop("scale_beta2", None)
-    if value not in (None, True, False, "yes", "no"):
-        raise _invalid(f"scale_beta2: {value!r} is not one of no, yes")
-    return rest, value not in (False, "no")
+    value = rest.pop("second_moments", None) or SECOND_MOMENTS[0]
+    if value not in SECOND_MOMENTS:
+        raise _invalid(f"second_moments: {value!r} is not one of {', '.join(SECOND_MOMENTS)}")
+    return rest, value
 
 
 def check(given: Mapping[str, Any]) -> None:
@@ -94,7 +97,7 @@ def check(given: Mapping[str, Any]) -> None:
     known = settings()
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, [*known, "scale_beta2"], n=3, cutoff=0.5)
+            near = difflib.get_close_matches(name, [*known, "second_moments"], n=3, cutoff=0.5)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise _invalid(f"unknown setting {name!r}{hint}")
 

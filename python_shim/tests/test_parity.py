@@ -18,14 +18,13 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import msdu
-from msdu import _moments
 
 # h = 1: what DDP does, whatever the policy would like
 PLAIN: dict[str, Any] = {"domain": "gradient", "wire": "float32", "interval": "fixed",
                          "interval_steps": 1}  # fmt: skip
 LOCAL: dict[str, Any] = {"domain": "parameter", "wire": "float32", "interval": "fixed",
                          "warmup_steps": 0, "overlap": "backward",
-                         "scale_beta2": False}  # fmt: skip
+                         "second_moments": "own"}  # fmt: skip
 STEPS = range(12)
 # float32: the mean of three ranks is summed in another order; Adam's root makes more of it
 LIMITS = {torch.float32: 2e-5, torch.float64: 1e-12}
@@ -195,47 +194,6 @@ def test_a_fixed_interval_equals_post_local_sgd(name: str) -> None:
     for ours, theirs, rounds in ranks.run(against_averager, name, 4, ranks=3):
         nets.close_to(ours, theirs, 1e-12)
         assert rounds == 5
-
-
-def against_longer_memory() -> tuple[torch.Tensor, torch.Tensor, list[tuple[float, ...]]]:
-    """The same steps by Adam with a beta2 of 0.95, and in plain torch with that of three ranks."""
-    rank, _ = ranks.join_torch()
-    theirs, ours = nets.mlp(torch.float64), nets.mlp(torch.float64)
-    longer = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.9, 1 - 0.05 / 3))
-    for step in range(6):
-        nets.train(theirs, longer, range(step, step + 1), rank, torch.float64)
-        PeriodicModelAverager(period=1).average_parameters(theirs.parameters())
-    optimizer = torch.optim.Adam(ours.parameters(), lr=0.01, betas=(0.9, 0.95))
-    seen = []
-    with msdu.attach(ours, optimizer, **{**LOCAL, "scale_beta2": True}, interval_steps=1):
-        for step in range(6):
-            nets.train(ours, optimizer, range(step, step + 1), rank, torch.float64)
-            seen.append(optimizer.state_dict()["param_groups"][0]["betas"])
-    return nets.flat(ours), nets.flat(theirs), seen
-
-
-def test_second_moments_of_local_steps_remember_longer() -> None:
-    for ours, theirs, seen in ranks.run(against_longer_memory, ranks=3):
-        nets.close_to(ours, theirs, 1e-12)
-        assert set(seen) == {(0.9, 0.95)}
-
-
-def test_the_optimizer_has_its_own_beta2_after_a_step_that_failed() -> None:
-    parameter = nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.Adam([parameter], betas=(0.9, 0.95))
-    moments = _moments.SecondMoments([optimizer])
-    moments.ranks = 4
-    moments.lengthen(optimizer)
-    assert optimizer.param_groups[0]["betas"] == (0.9, 0.9875)
-    moments.lengthen(optimizer)  # no step came to its end
-    assert optimizer.param_groups[0]["betas"] == (0.9, 0.9875)
-    moments.restore()
-    assert optimizer.param_groups[0]["betas"] == (0.9, 0.95)
-
-
-@pytest.mark.parametrize("beta2, wanted", [(0.99, 0.9975), (0.999, 0.9995), (0.9999, 0.9999)])
-def test_beta2_is_scaled_within_a_limit(beta2: float, wanted: float) -> None:
-    assert _moments.scaled(beta2, 4) == pytest.approx(wanted)
 
 
 def outer_reference(rank: int, size: int, h: int, steps: int) -> torch.Tensor:

@@ -24,6 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "streamed": {**LOCAL, "overlap": "streamed", "fragments": 2, "interval_steps": 4},
     "accumulated": {**LOCAL, "domain": "accumulated", "interval_steps": 3},
     "auto": {"interval": "fixed", "interval_steps": 3, "warmup_steps": 4, "wire": "int4"},
+    "kept": {"interval": "fixed", "interval_steps": 3, "warmup_steps": 4, "second_moments": "keep"},
 }
 
 
@@ -41,7 +42,8 @@ def resumed(settings: dict[str, Any], cut: int) -> tuple[torch.Tensor, torch.Ten
     saved = b""
     for part in ("whole", "first", "second"):
         model = nets.mlp()
-        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        name = "adamw" if settings.get("second_moments") == "keep" else "sgd"
+        optimizer = OPTIMIZERS[name](model.parameters())
         attachment = msdu.attach(model, optimizer, **settings)
         if part == "second":  # after attach(), which gives all ranks what rank 0 has
             state, of_model, of_optimizer = torch.load(io.BytesIO(saved), weights_only=True)

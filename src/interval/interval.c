@@ -52,6 +52,14 @@ double msdu__interval_percent(double share)
     return fmin(fmax(100 * share, 0), 999);
 }
 
+int msdu__interval_first_wire(const msdu__interval_args *args)
+{
+    if (args->warmup_wire >= 0 && args->warmup_steps > 0) {
+        return args->warmup_wire;
+    }
+    return args->fixed_wire >= 0 ? args->fixed_wire : args->widest_wire;
+}
+
 bool msdu__interval_warm_up(const msdu__interval_args *args, const msdu__round_stats *stats,
                             msdu__decision *decision)
 {
@@ -59,7 +67,7 @@ bool msdu__interval_warm_up(const msdu__interval_args *args, const msdu__round_s
         return false;
     }
     decision->interval = 1;
-    decision->wire = args->fixed_wire >= 0 ? args->fixed_wire : args->widest_wire;
+    decision->wire = msdu__interval_first_wire(args);
     snprintf(decision->reason, sizeof decision->reason, "warm-up: step %llu of %u",
              (unsigned long long)stats->step, args->warmup_steps);
     return true;

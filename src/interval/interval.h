@@ -30,7 +30,7 @@ typedef struct msdu__interval_wire {
 typedef struct msdu__interval_args {
     uint32_t interval_steps; /* h, or base h */
     uint32_t interval_max;
-    uint32_t warmup_steps; /* the pipeline keeps h = 1 and the widest wire until then */
+    uint32_t warmup_steps; /* h = 1 until then */
     uint64_t total_steps;  /* 0: not known */
     uint64_t switch_step;
     double target_overhead;
@@ -41,6 +41,7 @@ typedef struct msdu__interval_args {
     uint32_t plateau_patience;
     double plateau_threshold;
     int fixed_wire;     /* index, or -1: the policy chooses (auto) */
+    int warmup_wire;    /* index, or -1: none of its own in the first warmup_steps */
     int widest_wire;    /* index of float32 */
     bool can_go_local;  /* false: no parameter pointers, h stays 1 (only the wire narrows) */
     uint32_t delay_min; /* tau, steps the mean of a local round comes late: a policy may */
@@ -117,6 +118,8 @@ typedef struct msdu__policy {
 const msdu__policy *msdu__policy_at(uint32_t index); /* NULL past the last */
 const msdu__policy *msdu__policy_find(const char *name);
 
+/* Format of the first round, and of all in the warm-up whose policy does not watch the wire. */
+int msdu__interval_first_wire(const msdu__interval_args *args);
 /* Shared by policies: clamp to 1 .. interval_max, and to a factor 2 of the previous interval;
  * always 1 if !can_go_local. */
 uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous, double wanted);

@@ -18,7 +18,7 @@
 MSDU__POLICIES(MSDU__POLICY_EXTERN)
 #undef MSDU__POLICY_EXTERN
 
-/* In warm-up: decides h = 1 on the fixed wire, else the widest, and returns true. */
+/* In warm-up: decides h = 1 on the first wire, and returns true. */
 bool msdu__interval_warm_up(const msdu__interval_args *args, const msdu__round_stats *stats,
                             msdu__decision *decision);
 /* Percent for a reason, kept short and finite. */

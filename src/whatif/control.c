@@ -151,8 +151,9 @@ static void take_choice(const run *r, const msdu__decision *d, const msdu__whati
 static bool run_rounds(run *r, msdu__whatif_choice *out)
 {
     const msdu__settings *s = &r->pipeline->settings;
-    int first = s->wire >= 0 ? (int)s->wire : MSDU__WIRE_FLOAT32;
-    msdu__decision now = {.interval = 1, .wire = first, .delay_steps = (uint32_t)s->delay_steps};
+    msdu__decision now = {.interval = 1,
+                          .wire = msdu__interval_first_wire(&r->pipeline->interval_args),
+                          .delay_steps = (uint32_t)s->delay_steps};
     msdu__decision soon = now; /* decided, and one round late */
     uint32_t steady = 0;
     while (r->round < ROUNDS_MOST && (steady < STEADY || r->step < r->wish->until_step)) {

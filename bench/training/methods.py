@@ -304,7 +304,7 @@ def expand(name: str) -> tuple[str, dict[str, str]]:
         return "local", {"period": match[1]}
     if match := re.fullmatch(rf"ours-h(\d+)-({'|'.join(WIRES)})(-block|-keep)?", name):
         implied = {"interval": "fixed", "interval_steps": match[1], "wire": match[2]}
-        return "ours", {**implied, **VARIANTS.get(match[3], {})}
+        return "ours", {**implied, **VARIANTS.get(match[3] or "", {})}
     if name == "ours-keep":
         return "ours", VARIANTS["-keep"]
     if name == "diloco-ours":

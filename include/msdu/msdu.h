@@ -232,8 +232,8 @@ typedef struct msdu_config {
     const char *settings;
 
     const char *wire_rounding; /* int8, int4, ternary: "nearest", "stochastic" */
-    const char *wire_warmup;   /* format in the first warmup_steps; default that of `wire`, or float32
-                                  where that is "auto" */
+    const char *wire_warmup; /* format in the first warmup_steps; default that of `wire`, or float32
+                                where that is "auto" */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

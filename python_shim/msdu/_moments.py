@@ -93,7 +93,9 @@ class SecondMoments:
         for param in params:
             state = optimizer.state.get(param)
             if id(param) not in self.kept:
-                self.kept[id(param)] = bool(state)  # else it takes the mean of its squares from here
+                self.kept[id(param)] = bool(
+                    state
+                )  # else it takes the mean of its squares from here
                 if state:
                     second = state["exp_avg_sq"]
                     second.copy_(raised(second / (1 - beta2 ** float(state["step"]))))

@@ -180,7 +180,7 @@ def test_a_step_that_failed_or_was_left_out_is_not_counted() -> None:
 
 
 def test_a_parameter_without_a_gradient_so_far_begins_with_its_own() -> None:
-    optimizer, parameter, moments = stepped()
+    optimizer, _, moments = stepped()
     late = nn.Parameter(torch.ones(4))
     optimizer.add_param_group({"params": [late]})
     for gradient in (3.0, 4.0):

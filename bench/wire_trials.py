@@ -8,6 +8,7 @@ One process trains a network of bench/train.py (its data, schedule and batches) 
 phases are coded, both with error feedback. Prints one JSON line. --optimizer adam --domain
 momentum is 1-bit Adam (Tang et al., arXiv:2102.02888), whatever the format: after --warm of the
 steps, with gradients in int4, its second moment is frozen, and ranks exchange first moments.
+--optimizer adam --domain parameter is local Adam, --interval steps long, after as many.
 """
 from __future__ import annotations
 
@@ -207,9 +208,9 @@ class LocalAdam:
         root = (self.second / (1 - self.options.beta2 ** self.warm_steps)).sqrt()
         parts = []
         for part in root.split(self.sizes, -1):
-            y = blocks(part, self.options.block if self.options.block_floor else part.shape[-1])
-            least = self.options.floor * y.mean(-1, keepdim=True)
-            parts.append(torch.maximum(y, least).flatten(-2)[:, :part.shape[-1]])
+            y = blocks(part, self.options.block)
+            y = torch.maximum(y, self.options.floor * y.mean(-1, keepdim=True))
+            parts.append(y.flatten(-2)[:, :part.shape[-1]])
         self.second = torch.cat(parts, -1).square()
 
     def _root(self) -> Tensor:
@@ -301,7 +302,8 @@ def train(options: argparse.Namespace) -> dict[str, object]:
             step += 1
     if options.domain == "parameter":  # what the library's last synchronization sends
         put(common - exchange.held.mean(0) - exchange.owned[0])
-    return {**vars(options), **tested(model.eval(), dataset, data.Shards(samples, 1, 0, kind.batch, 0))}
+    everything = data.Shards(samples, 1, 0, kind.batch, 0)
+    return {**vars(options), **tested(model.eval(), dataset, everything)}
 
 
 if __name__ == "__main__":
@@ -323,7 +325,6 @@ if __name__ == "__main__":
                         help="least root of a frozen second moment, by the mean of its block")
     parser.add_argument("--second", default="frozen", choices=("frozen", "scaled", "own"),
                         help="second moments of Adam in local steps")
-    parser.add_argument("--block-floor", action="store_true")
     parser.add_argument("--interval", type=int, default=1, help="local steps of Adam")
     parser.add_argument("--share", type=int, default=8, help="one of so many elements is sent")
     parser.add_argument("--block", type=int, default=256)

@@ -73,7 +73,7 @@ class SecondMoments:
     def before(self, optimizer: torch.optim.Optimizer) -> None:
         """Before a local step of this optimizer."""
         self.restore()
-        if id(optimizer) not in self._known or self.how == "own":
+        if self.ranks == 1 or self.how == "own" or id(optimizer) not in self._known:
             return
         for group in optimizer.param_groups:
             betas = group["betas"]

@@ -38,6 +38,8 @@ def raised(second: torch.Tensor) -> torch.Tensor:
     An element that hardly ever had a gradient would be divided by almost nothing for the rest of
     the run.
     """
+    if second.numel() == 0:
+        return second
     root = second.reshape(-1).sqrt()
     blocks = functional.pad(root, (0, -root.numel() % BLOCK)).view(-1, BLOCK)
     count = torch.full((len(blocks), 1), float(BLOCK), dtype=root.dtype, device=root.device)
@@ -52,7 +54,7 @@ class SecondMoments:
     A rank squares the gradient of its own samples, an N-th of those of N ranks: noise that the
     mean gradient does not have. So either they remember N times as long (``longer``: 1 - beta2 is
     divided by N), or those that the mean gradients before the first local step have left are kept
-    (``keep``: 1-bit Adam, arXiv:2102.02888, section 3.2), or nothing is done (``own``). The
+    (``keep``: 1-bit Adam, arXiv:2102.02888, algorithm 1), or nothing is done (``own``). The
     optimizer's groups hold the caller's beta2 whenever no step is under way, and its state the
     true number of steps, so checkpoints and schedulers see nothing of it. Measured in
     ``bench/results/train/table.md``.

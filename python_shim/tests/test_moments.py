@@ -145,6 +145,7 @@ def test_a_root_is_raised_to_a_tenth_of_the_mean_of_its_block() -> None:
     assert float(raised[0, 0]) == pytest.approx((0.1 * 2 * 255 / 256) ** 2)
     assert float(raised[2, 99]) == pytest.approx((0.1 * 2 * 43 / 44) ** 2)
     assert torch.equal(raised.flatten()[1:-1], second.flatten()[1:-1])
+    assert _moments.raised(torch.zeros(0, 3)).shape == (0, 3)
 
 
 def stepped(**options: Any) -> tuple[torch.optim.Adam, nn.Parameter, _moments.SecondMoments]:

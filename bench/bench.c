@@ -217,7 +217,7 @@ static const struct argp_option option_list[] = {
     {.name = "trace",
      .key = KEY_TRACE,
      .arg = "FILE",
-     .doc = "Write timelines; %m becomes the method, %r the rank"},
+     .doc = "Write timelines; %m in it becomes the method, %r the rank"},
     {0},
 };
 
@@ -266,6 +266,9 @@ static error_t on_overlap(int key, char *arg, struct argp_state *state, msdu__be
         o->methods = arg;
         return 0;
     case KEY_TRACE:
+        if (strstr(arg, "%m") == NULL || strstr(arg, "%r") == NULL) {
+            argp_error(state, "--trace '%s' needs %%m and %%r, or files overwrite each other", arg);
+        }
         o->trace = arg;
         return 0;
     case KEY_RANKS:

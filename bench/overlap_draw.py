@@ -41,7 +41,10 @@ def spans_of(events: list[Event], first: int, steps: int) -> list[tuple[str, str
     compute = [e for e in events if e.get("cat") == "compute"]
     inside = [e for e in compute if first <= e["args"]["step"] < first + steps]
     if not inside:
-        raise SystemExit("overlap_draw: no computing in these steps")
+        there = [e["args"]["step"] for e in compute]
+        has = f"{min(there)} to {max(there)}" if there else "none"
+        raise SystemExit(f"overlap_draw: no computing in steps {first} to {first + steps - 1}; the "
+                         f"trace has {has} (--first, --steps)")
     begin = min(e["ts"] for e in inside)
     end = max(e["ts"] + e["dur"] for e in inside)
     lanes = {e["tid"]: e["args"]["name"] for e in events

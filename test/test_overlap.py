@@ -45,6 +45,18 @@ def ours(folder: str, *options: str) -> list[dict[str, Any]]:
 class Timeline(unittest.TestCase):
     """What --trace writes, and overlap_draw.py makes of it."""
 
+    def test_bad_input_is_named(self) -> None:
+        for path, missing in (("t-%m.json", "%r"), ("t-%r.json", "%m"), ("t", "%m and %r")):
+            done = subprocess.run([MSDU, "bench", "overlap", "--trace", path],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2, missing)
+            self.assertIn("needs %m and %r", done.stderr)
+        sys.path.insert(0, str(BENCH))
+        import overlap_draw
+        events = [{"cat": "compute", "args": {"step": step}} for step in (3, 4)]
+        with self.assertRaisesRegex(SystemExit, "steps 16 to 17; the trace has 3 to 4"):
+            overlap_draw.spans_of(events, 16, 2)
+
     def test_holds_computing_and_slices_on_one_clock(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             records = ours(folder, "--methods", "free", "--steps", "6",

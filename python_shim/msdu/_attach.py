@@ -244,7 +244,7 @@ class Attachment(Session):
             self._context.lib.state_set, ctypes.c_void_p(data.data_ptr()), data.numel()
         )
         self._steps_alone = state["steps_alone"]
-        kept = state.get("kept", [])  # of version 0.2.0 and later
+        kept = state.get("kept", [])  # states of before November 2026 have none
         self._moments.kept = {
             id(param): known for param, known in zip(self._params, kept) if known is not None
         }

@@ -66,7 +66,8 @@ def for_kept_moments(
             f"second_moments: domain {domain} has no gradients first and local steps then, as "
             "domain auto has; there is nothing to keep"
         )
-    if not _effective(given, "warmup_steps") and not _effective(given, "config_file"):
+    warmup_steps = str(_effective(given, "warmup_steps") or 0)
+    if warmup_steps.strip() == "0" and not _effective(given, "config_file"):
         raise invalid(
             "second_moments: to keep those of the mean gradients set warmup_steps, the steps whose "
             "gradients are averaged first: past the learning rate's own warm-up, 5 to 15 % of a run"

@@ -95,9 +95,8 @@ class SecondMoments:
         for param in params:
             state = optimizer.state.get(param)
             if id(param) not in self.kept:
-                self.kept[id(param)] = bool(
-                    state
-                )  # else it takes the mean of its squares from here
+                # without a state it takes the mean of its squares from here on
+                self.kept[id(param)] = bool(state)
                 if state:
                     second = state["exp_avg_sq"]
                     second.copy_(raised(second / (1 - beta2 ** float(state["step"]))))

@@ -211,6 +211,8 @@ def test_what_cannot_be_kept_is_refused() -> None:
         return torch.optim.SGD(params, lr=0.1)
 
     refused("set warmup_steps")
+    refused("set warmup_steps", warmup_steps=0)
+    refused("set warmup_steps", warmup_steps="0")
     refused("Adam and AdamW", sgd, warmup_steps=9)
     refused("without amsgrad", amsgrad, warmup_steps=9)
     refused("domain gradient has no", domain="gradient", warmup_steps=9)

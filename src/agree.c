@@ -3,7 +3,7 @@
  * Before training: all ranks compare settings, tensors and parameters, as text, so that the first
  * difference can be shown as it stands. Runs on the owner, before the communication thread exists.
  */
-#include "pipeline.h"
+#include "start.h"
 
 #include <inttypes.h>
 #include <stdio.h>

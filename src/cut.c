@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors become slices: how large, which fragment, and which slices a tensor lies in. */
-#include "pipeline.h"
+#include "start.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From settings to the arguments of the pure stages: policy, correction chain, host of the backend.
  */
-#include "pipeline.h"
+#include "start.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * feedback still held back, so that every rank has the same bits. Runs on the owner, while the
  * communication thread has nothing to do.
  */
-#include "pipeline.h"
+#include "start.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "backend/registry.h"
-#include "pipeline.h"
+#include "start.h"
 
 static msdu_status fail_null(const char *what)
 {

@@ -7,7 +7,7 @@
  * feedback and measured times. Only on the host, in one fragment, and where neither the backend's
  * sums nor the wire that was asked for depend on the cut: bits must not depend on time.
  */
-#include "pipeline.h"
+#include "start.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything a context needs is sliced, sized and allocated here, before the first step. */
-#include "pipeline.h"
+#include "start.h"
 
 #include <stdlib.h>
 #include <string.h>

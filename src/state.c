@@ -5,6 +5,7 @@
  * of it is used.
  */
 #include "state.h"
+#include "start.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "pipeline.h"
+#include "start.h"
 
 #define ROUNDS_MOST 2000
 #define STEADY      48 /* rounds without a change: longer than any patience of the policy */

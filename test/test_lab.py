@@ -175,6 +175,12 @@ class Ranks(Lab):
         self.assertIn("0 3 0 10.77", done.stdout)
         self.assertNotIn("1 3 0 10.77", done.stdout)
 
+    def test_hosts_have_names_of_their_own(self) -> None:
+        """A rank reaches another by the name that the other has for itself (torchft does)."""
+        python = "import socket; print(socket.gethostbyname(socket.gethostname()))"
+        self.run_lab("--ranks", "2", "--", sys.executable, "-c", python)
+        self.assertEqual([self.log(rank).strip() for rank in range(2)], ["10.77.0.1", "10.77.0.2"])
+
     def test_first_failure_is_the_status(self) -> None:
         """The others are stopped after the time of grace; the reason is shown."""
         script = 'test "$RANK" = 1 || exec sleep 1000; echo because; exit 3'

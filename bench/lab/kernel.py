@@ -7,12 +7,14 @@ import ctypes
 import os
 import select
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>
 CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
@@ -60,6 +62,12 @@ def own_mounts() -> None:
     unshare(CLONE_NEWNS)
     mount("", "/", MS_REC | MS_PRIVATE)
     mount("sysfs", "/sys")
+
+
+def own_host_name(name: str) -> None:
+    """A host name that this process and its children have alone; OSError, sethostname(2)."""
+    unshare(CLONE_NEWUTS)
+    socket.sethostname(name)
 
 
 def die_with_parent() -> None:

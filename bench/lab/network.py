@@ -160,9 +160,13 @@ class Network:
             kernel.enter_network(self._home)
 
     def enter(self, rank: int) -> None:
-        """Move this process into the rank's namespace for good, /sys included."""
+        """Move this process onto the rank's host for good: its links, /sys and name.
+
+        The name is the address, which every other host can resolve without a file of its own.
+        """
         kernel.enter_network(self._namespaces[rank])
         kernel.own_mounts()
+        kernel.own_host_name(address(rank))
 
     def counts(self) -> list[Counts]:
         """Everything counted since the network was made, by rank."""

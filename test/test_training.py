@@ -274,6 +274,15 @@ class Tables(unittest.TestCase):
         runs = list(plan.accuracy(records, "cnn", "cifar100", (1,), ("local-32", "ddp")))
         self.assertEqual([one.lr for one in runs], [0.1, 0.05])
 
+    def test_the_default_policy_is_searched_on_shaped_links(self) -> None:
+        records = [made_up("ours-h4-int4", 33.0, 0, purpose="search", lr=0.025),
+                   made_up("ours", 32.0, 0, purpose="search", lr=0.1)]
+        runs = list(plan.shaped(records, "cnn", "cifar100"))
+        searches = [one for one in runs if one.part == "search"]
+        self.assertEqual({(one.method, one.ratio) for one in searches}, {("ours", 4.0)})
+        self.assertEqual({one.lr for one in runs if (one.part, one.method) == ("whole", "ours")},
+                         {0.1})
+
     def test_first_samples_of_tiny_imagenet_are_of_all_classes(self) -> None:
         try:
             from PIL import Image

@@ -171,7 +171,7 @@ class Pace:
     def waited(self, method: str) -> float | None:
         """Share of a step that is not computing: 1 - time of a step without any exchange."""
         own, computing = self.step_s.get(method), self.step_s.get("none")
-        return None if own is None or computing is None else max(0.0, 1 - computing / own)
+        return None if own is None or computing is None else 1 - computing / own
 
 
 def paces(records: Iterable[Record], problem: Problem) -> list[Pace]:

@@ -5,7 +5,7 @@ Parts, for each model:
 
   search    each family of methods over a grid of learning rates (DiLoCo: outer settings too), at
             full length, one seed that the results do not use; the best is taken for every method
-            of the family
+            of the family. The default policy adapts to the link: its search is on shaped ones
   accuracy  full runs without shaping, several seeds; bytes are counted here as well
   pace      what a step takes to compute, from which the links' rates follow
   step      short runs on shaped links: seconds for a step of every method
@@ -72,6 +72,7 @@ class Family:
 
     representative: str
     settings: tuple[tuple[str, str], ...] = ()
+    ratio: float | None = None  # of the links that its search needs
 
 
 FAMILIES = {
@@ -85,6 +86,7 @@ FAMILIES = {
     "ours-h2": Family("ours-h2-int4"),
     "ours-keep": Family("ours-h4-sparse-keep"),
     "ours": Family("ours-h4-int4"),
+    "ours-default": Family("ours", ratio=RATIOS[0]),
 }
 
 
@@ -92,6 +94,8 @@ def family_of(method: str) -> str:
     """Name of the family that a method belongs to."""
     if method.endswith("-keep"):
         return "ours-keep"
+    if method == "ours":
+        return "ours-default"
     for start, family in (("ddp", "ddp"), ("none", "ddp"), ("powersgd", "powersgd"),
                           ("postlocal", "postlocal"), ("hierarchical", "postlocal"),
                           ("local", "local"), ("diloco", "diloco"), ("ours-h1-", "ours-h1"),
@@ -167,7 +171,7 @@ def search(records: list[Record], model: str, family: str, dataset: str) -> Iter
     one = FAMILIES[family]
     for lr in _grid(records, model, family, dataset):
         yield Planned("search", model, one.representative, SEARCH_SEED, lr, one.settings,
-                      dataset=dataset)
+                      one.ratio, dataset)
     if family == "diloco":
         lr = best_of(records, model, family, dataset).lr
         for outer_lr, momentum in OUTER:
@@ -221,7 +225,7 @@ def accuracy(records: list[Record], model: str, dataset: str, seeds: tuple[int, 
 def caps(records: list[Record], model: str, dataset: str, seeds: tuple[int, ...]
          ) -> Iterator[Planned]:
     """What the default policy allows where the network asks for as much as it gives."""
-    lr = best_of(records, model, "ours", dataset).lr
+    lr = best_of(records, model, "ours-default", dataset).lr
     for seed in seeds:
         for settings in CAPS:
             yield Planned("accuracy", model, "ours", seed, lr, settings, dataset=dataset)
@@ -230,8 +234,10 @@ def caps(records: list[Record], model: str, dataset: str, seeds: tuple[int, ...]
 def shaped(records: list[Record], model: str, dataset: str) -> Iterator[Planned]:
     """Step times and whole runs on shaped links."""
     yield _tuned(records, "pace", model, "none", SEARCH_SEED, dataset)
+    yield from search(records, model, "ours-default", dataset)
     for ratio in RATIOS:
-        for method in ("none", *peers(model), "local-32", "ours-h4-int4"):
+        exact = ("ours-h1-float32",) if ratio < 1 else ()  # where overlap alone hides it
+        for method in ("none", *peers(model), "local-32", "ours-h4-int4", *exact):
             yield _tuned(records, "step", model, method, SEARCH_SEED, dataset, ratio)
         yield _tuned(records, "whole", model, "ours", 1, dataset, ratio)
         if models.KINDS[model].optimizer == "adamw":

@@ -18,7 +18,9 @@ run*. All ranks compute on the cores named above and take turns there, so comput
 on machines of their own, by the same factor for every method. `fewer` is how many times fewer
 bytes than a float32 allreduce in every step (2 (N - 1) / N times 4 bytes for each parameter). Bytes
 are counted by the kernel on each rank's TCP connections and have all protocol of the method in
-them. `+-` is the standard deviation over seeds, `to DDP` the mean difference over the seeds that
+them. `not computing` is 1 - the time of a step without any exchange by that of the method's; below
+0 the machine was faster than when the former was measured, and `times DDP` of that row is too high
+by as much. `+-` is the standard deviation over seeds, `to DDP` the mean difference over the seeds that
 both have. The search used a seed of its own; on Tiny-ImageNet every method takes what its search
 found for the model on CIFAR-100.
 
@@ -117,7 +119,7 @@ def whole_table(records: list[Record], found: list[Outcome], problem: Problem,
             number((one["interface_bytes_per_rank"] or 0) / 1e6, 1),
             number(one["wall_s"], 1), number(product, 1),
             number(100 * (one["wall_s"] / product - 1) if product else None, 1),
-            number(100 * max(0.0, 1 - computing * one["steps"] / one["wall_s"])
+            number(100 * (1 - computing * one["steps"] / one["wall_s"])
                    if computing else None, 1),
             number(_percent(waited), 1), number(plain / one["wall_s"] if plain else None, 2),
             number(plain / seconds if plain and seconds else None, 2, "not reached"),

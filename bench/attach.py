@@ -11,7 +11,6 @@ other programs on the machine disturb less.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import statistics
@@ -25,6 +24,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python_shim"))
 import msdu
+from training.allocator import keep_memory
 
 LIBRARY = Path(__file__).resolve().parents[1] / "build/lib/libmsdu.so"
 if LIBRARY.exists():
@@ -111,15 +111,6 @@ def measure(name: str, domain: str, steps: int, clock: Callable[[], int]) -> dic
         "ratio": round(medians[1] / medians[0], 4),
         "pair_ratio": round(statistics.median(ratios), 4),
     }
-
-
-def keep_memory() -> None:
-    """What is freed stays with the process (glibc). By default one of the two copies may have its
-    gradients at the end of the heap, which then goes to the system and comes back page by page in
-    every step: up to 45 % of a step, on either side, attached or not."""
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, the largest there is
-    mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 def main() -> None:

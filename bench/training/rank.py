@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from . import data, methods, models, sockets
+from . import allocator, data, methods, models, sockets
 
 
 @dataclasses.dataclass
@@ -239,6 +239,7 @@ def train_once(options: Options) -> dict[str, Any]:
 
 def main(options: Options, result_file: str) -> None:
     """Body of a rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which."""
+    allocator.keep_memory()
     torch.set_num_threads(options.threads)
     is_host = torch.device(options.device).type == "cpu"
     backend = "gloo" if is_host else "cpu:gloo,cuda:nccl"

@@ -20,7 +20,8 @@ bytes than a float32 allreduce in every step (2 (N - 1) / N times 4 bytes for ea
 are counted by the kernel on each rank's TCP connections and have all protocol of the method in
 them. `not computing` is 1 - the time of a step without any exchange by that of the method's; below
 0 the machine was faster than when the former was measured, and `times DDP` of that row is too high
-by as much. `+-` is the standard deviation over seeds, `to DDP` the mean difference over the seeds that
+by as much. glibc's allocator keeps what is freed, with every method (training/allocator.py); as it
+comes it may cost any of them a quarter of a step, by chance. `+-` is the standard deviation over seeds, `to DDP` the mean difference over the seeds that
 both have. The search used a seed of its own; on Tiny-ImageNet every method takes what its search
 found for the model on CIFAR-100.
 

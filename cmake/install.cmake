@@ -3,8 +3,7 @@
 
 install(TARGETS msdu EXPORT msdu-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/msdu/backend.h include/msdu/msdu.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/msdu)
+install(DIRECTORY include/msdu DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 get_property(msdu_backends GLOBAL PROPERTY MSDU_BACKENDS)
 if(msdu_backends)
     install(TARGETS ${msdu_backends} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/msdu)

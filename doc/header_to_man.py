@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make the manual page msdu(3) from the comments of include/msdu/msdu.h, so that it cannot drift.
+"""Make the manual page msdu(3) from the comments of include/msdu/msdu.h, and of what that includes,
+so that it cannot drift.
 
 usage: header_to_man.py HEADER PAGE
 Needs nothing but Python. The date is SOURCE_DATE_EPOCH, else today.
@@ -153,6 +154,9 @@ def roff_define(comment, line):
     ]
 
 
+INCLUDED = re.compile(r"(?m)^#include <msdu/(.+)>$")
+
+
 def page(source):
     version = ".".join(re.findall(r"#define MSDU_VERSION_\w+ (\d+)", source))
     head = source[source.index("/*\n * msdu.h") :]
@@ -186,11 +190,17 @@ def page(source):
     return re.sub(r"(?m)^(\.S[HS] .*\n)\.PP\n", r"\1", text)  # a section begins a paragraph itself
 
 
+def beside(header, name):
+    """Text of a header that the first one includes."""
+    with open(os.path.join(os.path.dirname(header), name), encoding="utf-8") as file:
+        return file.read()
+
+
 def main():
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as file:
-        text = page(file.read())
+        text = page(INCLUDED.sub(lambda found: beside(sys.argv[1], found.group(1)), file.read()))
     with open(sys.argv[2], "w", encoding="utf-8") as file:
         file.write(text)
 

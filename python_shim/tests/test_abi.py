@@ -27,7 +27,8 @@ TYPES = {
 
 
 def header() -> str:
-    return re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    text = HEADER.with_name("config.h").read_text() + HEADER.read_text()
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.S)
 
 
 def layout(name: str) -> dict[str, tuple[int, int]]:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The smallest trainer: one rank, one tensor, one step; checks header against library. */
+#include <msdu/backend.h> /* for authors of modules; all that it includes must be installed */
 #include <msdu/msdu.h>
 
 #include <stdio.h>

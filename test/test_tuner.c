@@ -334,13 +334,16 @@ START_TEST(a_narrow_slice_sends_no_more_and_leaves_room_for_order)
         ck_assert_uint_ge(bytes, first);
         ck_assert_uint_eq(bytes & (bytes - 1), 0);
         ck_assert_uint_le(bytes, 2 * MIB);
-        if (bytes > first) {
+        bool is_small = fragments == 1 && share * (double)bytes <= 80.1 * KIB;
+        if (bytes > first && !is_small) {
             ck_assert(share * (double)bytes <= 1.25 * (double)first);
             ck_assert_uint_ge(model / bytes, slices);
         }
         /* and nothing keeps it from doubling once more */
-        ck_assert(2 * share * (double)bytes > 1.24 * (double)first ||
-                  model / (2 * bytes) < slices || bytes == 2 * MIB);
+        bool is_full =
+            2 * share * (double)bytes > 1.24 * (double)first || model / (2 * bytes) < slices;
+        ck_assert((is_full && (fragments > 1 || 2 * share * (double)bytes > 79.9 * KIB)) ||
+                  bytes >= model || bytes == 2 * MIB);
     }
     uint64_t resnet = 4 * 25557032ULL;
     ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, resnet, 1), MIB);
@@ -348,6 +351,10 @@ START_TEST(a_narrow_slice_sends_no_more_and_leaves_room_for_order)
     ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, (uint64_t)((double)resnet / 7.9), 1),
                       2 * MIB);
     ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, resnet / 10, resnet / 79, 1), 512 * KIB);
+    uint64_t small = 4 * 126084; /* in four bits one slice, not four */
+    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, small, small / 2, 1), 256 * KIB);
+    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, small, (uint64_t)((double)small / 7.75), 1),
+                      512 * KIB);
 }
 END_TEST
 

@@ -31,6 +31,8 @@
 #define NARROW_PARTS   4 /* slices of a fragment, so that all fragments are alike */
 #define NARROW_LARGEST (2048U * KIB)
 #define NARROW_EXCESS  1.25
+/* What a slice sends at least, whatever the model: less costs more in messages than it hides. */
+#define NARROW_SENDS (64U * KIB)
 
 static double larger(double a, double b)
 {
@@ -82,8 +84,13 @@ uint64_t msdu__tuner_narrow(uint64_t slice_bytes, uint64_t model_bytes, uint64_t
     double share = (double)sent_bytes / (double)model_bytes; /* of a slice's bytes, that it sends */
     uint64_t bytes = slice_bytes;
     most = most > NARROW_LARGEST ? NARROW_LARGEST : most;
-    while (2 * bytes <= most &&
-           2.0 * (double)bytes * share <= NARROW_EXCESS * (double)slice_bytes) {
+    while (bytes < model_bytes && 2 * bytes <= NARROW_LARGEST) {
+        double sent = 2.0 * (double)bytes * share; /* by slices twice as large */
+        bool is_small = fragments <= 1 && sent <= NARROW_EXCESS * NARROW_SENDS;
+        bool is_fine = 2 * bytes <= most && sent <= NARROW_EXCESS * (double)slice_bytes;
+        if (!is_small && !is_fine) {
+            break;
+        }
         bytes *= 2;
     }
     return bytes;

@@ -103,7 +103,8 @@ msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window, uint32_t l
 /*
  * Size of slices where a round sends sent_bytes for the model's, in a narrow wire: slice_bytes
  * doubled as long as a slice does not send more than one of slice_bytes does in float32, the model
- * is in 16 slices or more, each of several fragments in 4, and a slice has 2 MiB at most.
+ * is in 16 slices or more, each of several fragments in 4; and, without fragments, as long as a
+ * slice sends no more than 64 KiB. A slice has 2 MiB at most.
  */
 uint64_t msdu__tuner_narrow(uint64_t slice_bytes, uint64_t model_bytes, uint64_t sent_bytes,
                             uint32_t fragments);

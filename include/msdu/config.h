@@ -82,7 +82,8 @@ typedef struct msdu_config {
     int64_t warmup_steps;     /* steps at h = 1 first; default 8 */
     int64_t total_steps;      /* steps of the run, 0: not known */
     int64_t switch_step;      /* post_local: first step with local steps */
-    double target_overhead;   /* share of time that may be spent waiting; default 0.03 */
+    double target_overhead;   /* share of time that may be spent waiting, of which what no format
+                                 hides in late rounds counts half; default 0.03 */
     const char *prefer;       /* "accuracy", "speed": when the two bounds cross */
     double drift_limit;       /* cap on harm; default: that of interval_steps, as measured */
     double drift_exponent;    /* q: the cap moves as (lr / largest lr)^q; default 1 */

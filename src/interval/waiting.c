@@ -16,6 +16,9 @@
 #define SHARE_STEP        0.25 /* of a step, that one round may tell */
 #define SHARE_MOST        4.0  /* bound of what waits beyond the link's time, in steps */
 #define LINK_MOST         1e18 /* fits an integer time */
+/* Of what late rounds wait beyond the link: no format changes it, on shared cores no interval
+ * either, so an approximation may not cost as much for it as for the link. */
+#define LATE_WEIGHT 0.5
 
 /* What a round is, as far as waiting is concerned. */
 enum { KIND_GRADIENT = 1, KIND_LOCAL, KIND_LATE };
@@ -64,7 +67,8 @@ double msdu__interval_overhead(const msdu__interval_args *args, const msdu__roun
     double total = 0;
 
     if (is_late(choice)) {
-        waited = fmax(waited - late_steps(args, choice) * step, 0) + hiding->late_ns;
+        waited = fmax(waited - late_steps(args, choice) * step, 0);
+        waited += LATE_WEIGHT * hiding->late_ns;
     } else {
         bool is_gradient = stats->is_gradient && choice->interval == 1;
 

@@ -153,7 +153,7 @@ class Commands(unittest.TestCase):
             rows = first.count("search cnn ddp")
             self.assertGreaterEqual(rows, 1)
             table = (pathlib.Path(folder) / "table.md").read_text()
-            self.assertIn("| search | lr | epochs | accuracy |", table)
+            self.assertIn("| search | lr | epochs | seed | accuracy |", table)
             _, listed, _ = self.call(train_table.main, *words, "--list")
             self.assertEqual(listed.count("search cnn ddp") + rows, len(plan.RATES["cnn"]))
 
@@ -323,6 +323,26 @@ class Tables(unittest.TestCase):
         self.assertEqual(tried(*edge, (0.2, 4.0)), [0.05, 0.1, 0.025, 0.2, 0.4])
         self.assertEqual(tried(*edge, (0.2, 2.5)), [0.05, 0.1, 0.025, 0.2])
         self.assertEqual(tried((0.025, 4.0), *middle[1:]), [0.05, 0.1, 0.025, 0.0125])
+
+    def test_a_rate_above_ddps_must_win_with_a_second_seed(self) -> None:
+        def searched(method: str, lr: float, final: float, seed: int = 0) -> record.Record:
+            return made_up(method, final, seed, purpose="search", lr=lr)
+
+        grid = [searched(method, lr, final) for method, finals in (
+                    ("ddp", (1.0, 3.0, 2.0)), ("local-8", (1.0, 2.0, 2.5, 2.4)))
+                for lr, final in zip((0.025, 0.05, 0.1, 0.2), finals)]
+
+        def again(*more: record.Record) -> list[tuple[float, int]]:
+            runs = plan.search([*grid, *more], "cnn", "local", "cifar100")
+            return [(one.lr, one.seed) for one in runs if one.seed]
+
+        self.assertEqual(again(), [(0.1, plan.AGAIN_SEED), (0.05, plan.AGAIN_SEED)])
+        second = [searched("local-8", 0.1, 1.0, plan.AGAIN_SEED),
+                  searched("local-8", 0.05, 2.0, plan.AGAIN_SEED)]
+        self.assertEqual(again(second[0]), [(0.1, plan.AGAIN_SEED), (0.05, plan.AGAIN_SEED)])
+        self.assertEqual(again(*second), [])
+        self.assertEqual(
+            plan.best_of([*grid, *second], "cnn", "local", "cifar100").lr, 0.05)
 
     def test_rate_gives_the_asked_ratio(self) -> None:
         pace = made_up("none", 0.0, purpose="pace", step_median_s=0.1, parameters=10 ** 6)

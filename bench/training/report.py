@@ -22,7 +22,7 @@ them. `not computing` is 1 - the time of a step without any exchange by that of 
 0 the machine was faster than when the former was measured, and `times DDP` of that row is too high
 by as much. glibc's allocator keeps what is freed, with every method (training/allocator.py); as it
 comes it may cost any of them a quarter of a step, by chance. `+-` is the standard deviation over seeds, `to DDP` the mean difference over the seeds that
-both have. The search used a seed of its own; on Tiny-ImageNet every method takes what its search
+both have. The search used seeds of its own; on Tiny-ImageNet every method takes what its search
 found for the model on CIFAR-100.
 
 Not in the tables: DASO of heat 1.8.0, which takes the rank modulo the number of GPUs of a node, has
@@ -135,10 +135,10 @@ def search_table(records: list[Record], problem: Problem) -> str:
     """All runs of the search."""
     digits = 3 if problem.metric == "loss" else 2
     rows = [(f"{one['method']} {one['settings']}".strip(), f"{one['lr']:g}", str(one["epochs"]),
-             number(one["final"], digits)) for one in records
+             str(one["seed"]), number(one["final"], digits)) for one in records
             if one["purpose"] == "search" and problem == dataclasses.replace(
                 outcome.problem_of(one), epochs=problem.epochs)]
-    return table(("search", "lr", "epochs", problem.metric), sorted(rows)) if rows else ""
+    return table(("search", "lr", "epochs", "seed", problem.metric), sorted(rows)) if rows else ""
 
 
 def _machines(records: list[Record]) -> str:

@@ -249,18 +249,19 @@ def shaped(records: list[Record], model: str, dataset: str) -> Iterator[Planned]
     """Step times and whole runs on shaped links."""
     yield _tuned(records, "pace", model, "none", SEARCH_SEED, dataset)
     yield from search(records, model, "ours-default", dataset)
+    ours = ("ours", "ours-keep") if models.KINDS[model].optimizer == "adamw" else ("ours",)
     for ratio in RATIOS:
         exact = ("ours-h1-float32",) if ratio < 1 else ()  # where overlap alone hides it
         for method in ("none", *peers(model), "local-32", "ours-h4-int4", *exact):
             yield _tuned(records, "step", model, method, SEARCH_SEED, dataset, ratio)
-        yield _tuned(records, "whole", model, "ours", 1, dataset, ratio)
-        if models.KINDS[model].optimizer == "adamw":
-            yield _tuned(records, "whole", model, "ours-keep", 1, dataset, ratio)
+        for method in ours:
+            yield _tuned(records, "whole", model, method, SEEDS[0], dataset, ratio)
     for method in peers(model):
-        yield _tuned(records, "whole", model, method, 1, dataset, RATIOS[0])
+        yield _tuned(records, "whole", model, method, SEEDS[0], dataset, RATIOS[0])
     for seed in SEEDS[1:]:
         for ratio in RATIOS:
-            yield _tuned(records, "whole", model, "ours", seed, dataset, ratio)
+            for method in ours:
+                yield _tuned(records, "whole", model, method, seed, dataset, ratio)
 
 
 def stages(records: list[Record], model: str, dataset: str) -> list[Iterator[Planned]]:

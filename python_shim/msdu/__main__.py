@@ -24,8 +24,9 @@ options:
   --SETTING VALUE   any setting below, with - or _; a choice of no, yes also as --no-SETTING
   --buffers WHAT    average (default): BatchNorm statistics and the like are averaged with the
                     parameters; local: each rank keeps its own
-  --second-moments HOW  Adam's in local steps: longer (default), keep (with --warmup-steps N:
-                    those of the mean gradients of N steps) or own
+  --second-moments HOW  Adam's in local steps: mean (default: led to those of the mean
+                    gradient), keep (with --warmup-steps N: those of the mean gradients of N
+                    steps stay) or own
   --sync-every N    make all ranks equal to the bit after every N steps (an epoch's, so that
                     evaluation and checkpoints see the mean); default: at the end only
   --sync-on-eval    the same when model.eval() is called on a wrapped model; only if every rank

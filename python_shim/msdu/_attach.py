@@ -54,11 +54,10 @@ def attach(
         settings: of the library, by name (``msdu.settings()``): ``interval="fixed"``,
             ``interval_steps=8``, ``wire="int4"``. MSDU_* variables win over them. And one of this
             package: ``second_moments``, what those of Adam, AdamW, NAdam and RAdam do in local
-            steps, since a rank sees a part of the batch only. ``"longer"``, the default: 1 - beta2
-            is divided by the number of ranks (beta2 at most 0.9995). ``"keep"`` (Adam and AdamW):
-            those of the mean gradients of the first ``warmup_steps`` steps stay as they are, and
-            these gradients travel in ``wire_warmup``, then int4; it loses much less where it
-            may be done, which is where gradients no longer change much in size. ``"own"``: as the
+            steps, since a rank sees a part of the batch only. ``"mean"``, the default: they are
+            led to those of the mean gradient. ``"keep"`` (Adam and AdamW): those of the mean
+            gradients of the first ``warmup_steps`` steps stay as they are, and these gradients
+            travel in ``wire_warmup``, then int4. ``"own"``: as the
             optimizer does by itself. Between steps the optimizer has its own beta2.
 
     Returns:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -48,14 +48,37 @@ def raised(second: torch.Tensor) -> torch.Tensor:
     return blocks.maximum(least).flatten()[: root.numel()].square().view(second.shape)
 
 
+class _Given(NamedTuple):
+    """A group whose beta2 is ours for a step."""
+
+    group: dict[str, Any]
+    own: Any  # the caller's betas
+    ours: Any
+    states: dict[Any, Any]  # of its optimizer
+    beta2: float  # what second moments are to have, with the step
+
+
 class SecondMoments:
     """What Adam's second moments do in local steps.
 
     A rank squares the gradient of its own samples, an N-th of those of N ranks: noise that the
-    mean gradient does not have. So either they remember N times as long (``longer``: 1 - beta2 is
-    divided by N), or those that the mean gradients before the first local step have left are kept
-    (``keep``: 1-bit Adam, arXiv:2102.02888, algorithm 1), or nothing is done (``own``). The
-    optimizer's groups hold the caller's beta2 whenever no step is under way, and its state the
+    mean gradient does not have. Steps divided by their root are too small, up to the root of N
+    times, and differ between ranks. So either second moments are led to those of the mean
+    gradient (``mean``), or those that the mean gradients before the first local step have left
+    are kept (``keep``: 1-bit Adam, arXiv:2102.02888, algorithm 1), or nothing is done (``own``).
+
+    ``mean``: with signal s and noise n the own square is s^2 + n^2, the mean gradient's s^2 +
+    n^2 / N; the first moment m stands for s. So with b the caller's beta2, its memory N times as
+    long because a rank sees an N-th of the samples,
+
+        v = b v + (1 - b) (g^2 / N + (1 - 1 / N) m^2)
+
+    and for the correction for few steps a beta2 of 1 - (1 - b) / N, which is what the optimizer
+    adds g^2 with. Corrected by that, v is the mean of own squares at first and falls to the
+    mean gradient's over N / (1 - b) steps: little of a gradient is noise in a run's beginning, and
+    second moments of few steps are not fit to take longer steps by.
+
+    The optimizer's groups hold the caller's beta2 whenever no step is under way, and its state the
     true number of steps, so checkpoints and schedulers see nothing of it. Measured in
     ``bench/results/train/table.md``.
 
@@ -67,7 +90,7 @@ class SecondMoments:
         self.ranks = 1
         self.how = how
         self._known = [id(one) for one in optimizers if isinstance(one, _KINDS)]
-        self._own: list[tuple[dict[str, Any], Any, Any]] = []  # group, its betas, what they became
+        self._own: list[_Given] = []
         self._seeming: list[torch.Tensor] = []  # numbers of steps that are larger than they were
         # by id() of a parameter, as of its optimizer's first local step: had it a state by then?
         self.kept: dict[int, bool] = {}
@@ -82,9 +105,10 @@ class SecondMoments:
             if isinstance(betas[1], float):  # a tensor belongs to a captured graph: leave it
                 if self.how == "keep":
                     self._keep(optimizer, group["params"], betas[1])
-                longer = KEPT_BETA2 if self.how == "keep" else scaled(betas[1], self.ranks)
-                group["betas"] = (betas[0], longer, *betas[2:])
-                self._own.append((group, betas, group["betas"]))
+                beta2 = KEPT_BETA2 if self.how == "keep" else scaled(betas[1], self.ranks)
+                share = 1 if self.how == "keep" else 1 / self.ranks
+                group["betas"] = (betas[0], 1 - (1 - beta2) * share, *betas[2:])
+                self._own.append(_Given(group, betas, group["betas"], optimizer.state, beta2))
         if self._seeming:
             torch._foreach_add_(self._seeming, SEEMING_STEPS)
 
@@ -103,12 +127,30 @@ class SecondMoments:
             if state and self.kept[id(param)]:
                 self._seeming.append(state["step"])
 
+    @torch.no_grad()
+    def after(self) -> None:
+        """After a local step that came to its end."""
+        for given in self._own if self.how == "mean" else ():
+            states = [
+                given.states[param]
+                for param in given.group["params"]
+                if param.grad is not None and given.states.get(param)
+            ]
+            if states:
+                second = [state["exp_avg_sq"] for state in states]
+                first = [state["exp_avg"] for state in states]
+                torch._foreach_mul_(second, given.beta2 / given.ours[1])
+                signal = (1 - given.beta2) * (1 - 1 / self.ranks)
+                signal *= 1 - given.ours[1] ** float(states[0]["step"])
+                torch._foreach_addcmul_(second, first, first, signal)
+        self.restore()
+
     def restore(self) -> None:
         """After the step, or before anything else if it failed."""
         if self._seeming:
             torch._foreach_sub_(self._seeming, SEEMING_STEPS)
             self._seeming.clear()
-        for group, before, given in self._own:
-            if group["betas"] is given:  # else somebody has set new ones meanwhile
-                group["betas"] = before
+        for given in self._own:
+            if given.group["betas"] is given.ours:  # else somebody has set new ones meanwhile
+                given.group["betas"] = given.own
         self._own.clear()

@@ -278,7 +278,7 @@ class Session:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._in_step = False
-        self._moments.restore()
+        self._moments.after()
         if self.is_closed or self._is_finished:
             return
         self._seen[id(optimizer)] = self._passes

@@ -72,7 +72,7 @@ def _text_of(setting: Setting, value: Any) -> str:
     return text
 
 
-SECOND_MOMENTS = ("longer", "keep", "own")
+SECOND_MOMENTS = ("mean", "keep", "own")
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

@@ -43,7 +43,7 @@ def resumed(settings: dict[str, Any], cut: int) -> tuple[torch.Tensor, torch.Ten
     saved = b""
     for part in ("whole", "first", "second"):
         model = nets.mlp()
-        name = "adamw" if "second_moments" in settings else "sgd"
+        name = "adamw" if settings.get("second_moments") in ("mean", "keep") else "sgd"
         optimizer = OPTIMIZERS[name](model.parameters())
         attachment = msdu.attach(model, optimizer, **settings)
         if part == "second":  # after attach(), which gives all ranks what rank 0 has

@@ -57,8 +57,8 @@ def attach(
             steps, since a rank sees a part of the batch only. ``"mean"``, the default: they are
             led to those of the mean gradient. ``"keep"`` (Adam and AdamW): those of the mean
             gradients of the first ``warmup_steps`` steps stay as they are, and these gradients
-            travel in ``wire_warmup``, then int4. ``"own"``: as the
-            optimizer does by itself. Between steps the optimizer has its own beta2.
+            travel in ``wire_warmup``, then int4. ``"own"``: as the optimizer does by itself.
+            Between steps the optimizer has its own beta2.
 
     Returns:
         The attachment; call its ``finish()`` at the end of training, or use it in ``with``.

@@ -91,6 +91,7 @@ class SecondMoments:
         self.how = how
         self._known = [id(one) for one in optimizers if isinstance(one, _KINDS)]
         self._own: list[_Given] = []
+        self._steps: dict[int, tuple[dict[Any, Any], float]] = {}  # by id() of a group
         self._seeming: list[torch.Tensor] = []  # numbers of steps that are larger than they were
         # by id() of a parameter, as of its optimizer's first local step: had it a state by then?
         self.kept: dict[int, bool] = {}
@@ -141,9 +142,16 @@ class SecondMoments:
                 first = [state["exp_avg"] for state in states]
                 torch._foreach_mul_(second, given.beta2 / given.ours[1])
                 signal = (1 - given.beta2) * (1 - 1 / self.ranks)
-                signal *= 1 - given.ours[1] ** float(states[0]["step"])
+                signal *= 1 - given.ours[1] ** self._steps_of(given, states[0])
                 torch._foreach_addcmul_(second, first, first, signal)
         self.restore()
+
+    def _steps_of(self, given: _Given, state: dict[str, Any]) -> float:
+        """Steps that were done, read once: the optimizer's own number may be on a device."""
+        states, steps = self._steps.get(id(given.group), (None, 0.0))
+        steps = steps + 1 if states is given.states else float(state["step"])
+        self._steps[id(given.group)] = given.states, steps  # others after load_state_dict()
+        return steps
 
     def restore(self) -> None:
         """After the step, or before anything else if it failed."""

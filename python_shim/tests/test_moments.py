@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import nets
@@ -89,6 +90,29 @@ def test_second_moments_come_to_those_of_the_mean_gradient(
     found = float(optimizer.state[parameter]["exp_avg_sq"].mean())
     assert found == pytest.approx(wanted, rel=0.05)
     assert torch.equal(optimizer.state[idle]["exp_avg_sq"], first)
+
+
+def test_steps_are_counted_as_the_optimizer_does() -> None:
+    """On a device its own number would be waited for."""
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    optimizer = torch.optim.Adam([parameter])
+    moments = _moments.SecondMoments([optimizer], "mean")
+    moments.ranks = 4
+
+    def step() -> float:
+        moments.before(optimizer)
+        optimizer.step()
+        moments.after()
+        (steps,) = (steps for _, steps in moments._steps.values())
+        return steps
+
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    assert [step(), step(), step()] == [2, 3, 4]
+    optimizer.load_state_dict(saved)
+    moments._steps = {id(optimizer.param_groups[0]): one for one in moments._steps.values()}
+    assert [step(), step()] == [2, 3]  # even if the new group has the old one's address
 
 
 def test_the_optimizer_has_its_own_beta2_after_a_step_that_failed() -> None:

@@ -71,12 +71,12 @@ class SecondMoments:
     n^2 / N; the first moment m stands for s. So with b the caller's beta2, its memory N times as
     long because a rank sees an N-th of the samples,
 
-        v = b v + (1 - b) (g^2 / N + (1 - 1 / N) m^2)
+        v = b v + (1 - b) (g^2 / N + c (1 - 1 / N) m^2)
 
-    and for the correction for few steps a beta2 of 1 - (1 - b) / N, which is what the optimizer
-    adds g^2 with. Corrected by that, v is the mean of own squares at first and falls to the
-    mean gradient's over N / (1 - b) steps: little of a gradient is noise in a run's beginning, and
-    second moments of few steps are not fit to take longer steps by.
+    and for the correction for few steps, v / c, c = 1 - beta2^t with a beta2 of 1 - (1 - b) / N,
+    which is what the optimizer adds g^2 with. So v / c is the mean of own squares at first and
+    falls to the mean gradient's over N / (1 - b) steps, as c comes to 1: little of a gradient is
+    noise in a run's beginning, and second moments of few steps are not fit to take longer steps by.
 
     The optimizer's groups hold the caller's beta2 whenever no step is under way, and its state the
     true number of steps, so checkpoints and schedulers see nothing of it. Measured in

@@ -7,6 +7,7 @@
 
 #include "correct/correct.h"
 #include "correct/vec.h"
+#include "interval/sketch.h"
 
 #define BIT(array) (1U << (array))
 
@@ -222,6 +223,29 @@ static bool is_sum_right(const msdu__kernel *kernel, msdu__kernel_arrays *a,
     return fabs(a->sink - plain) <= 1e-10 * plain;
 }
 
+static void run_sketch(const msdu__kernel *kernel, msdu__kernel_arrays *a)
+{
+    (void)kernel;
+    float sketch[MSDU__SKETCH] = {0};
+    msdu__sketch_add(a->array[MSDU__PARAM], a->count, 1, sketch);
+    for (int k = 0; k < MSDU__SKETCH; k++) {
+        a->sink += (double)sketch[k] * (double)sketch[k];
+    }
+}
+
+/* Its square is that of the array, times 1 +- sqrt(2 / 64). */
+static bool is_sketch_right(const msdu__kernel *kernel, msdu__kernel_arrays *a,
+                            const msdu__kernel_point *points, uint64_t stride)
+{
+    (void)points;
+    (void)stride;
+    bool has_bad = false;
+    double plain = msdu__vec_sum_sq(a->array[MSDU__PARAM], MSDU_FLOAT32, a->count, &has_bad);
+    a->sink = 0;
+    kernel->run(kernel, a);
+    return fabs(a->sink / plain - 1) <= 0.7;
+}
+
 static void run_scale(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
     (void)kernel;
@@ -291,6 +315,7 @@ static const msdu__kernel passes[] = {
     {"recursion apply", "recursion", "read dl m r g, write dl r g", 7, 0, 0, run_recursion_apply,
      expect_recursion_apply, TRACED | BIT(MSDU__ANCHOR), NULL},
     {"sum of squares", "reduce", "read g", 1, 0, 0, run_sum_sq, NULL, 0, is_sum_right},
+    {"sketch", "reduce", "read d", 1, 0, 0, run_sketch, NULL, 0, is_sketch_right},
     {"scale", "reduce", "read and write g", 2, 0, 0, run_scale, expect_scale, BIT(MSDU__PARAM),
      NULL},
     {"to float16", "convert", "read 4, write 2 bytes", 1, 1, MSDU_FLOAT16, run_narrow, NULL, 0,

@@ -311,7 +311,7 @@ END_TEST
 
 /* --- as the wire changes --- */
 
-/* 8.8 MB: slices of 256 KiB in float32, of 512 KiB in 16 bits and less. */
+/* 8.8 MB: slices of 256 KiB in float32, of 512 KiB in 16 bits, of 1 MiB in less. */
 static const ranks_tensor large[] = {{.count = 1200000}, {.count = 1000}, {.count = 1000000}};
 
 static ranks_job large_job(const char *wire)
@@ -332,7 +332,7 @@ START_TEST(a_wire_that_is_given_has_its_cut_from_the_start)
     job.config.interval_steps = 1;
     ranks_run_well(&job, &run);
     ck_assert_uint_eq(run.selves[0].summary.slice_cuts, 0);
-    ck_assert_uint_eq(run.selves[0].summary.slice_bytes, _i == 0 ? 256 * KIB : 512 * KIB);
+    ck_assert_uint_eq(run.selves[0].summary.slice_bytes, _i == 0 ? 256 * KIB : 1024 * KIB);
     ranks_free(&run);
 }
 END_TEST

@@ -145,6 +145,25 @@ START_TEST(uses_every_element_of_any_length)
 }
 END_TEST
 
+/* Ranks on different CPUs compare their sketches. */
+START_TEST(variants_give_the_same_bits)
+{
+    float x[1000];
+    for (int i = 0; i < 1000; i++) {
+        x[i] = uniform();
+    }
+    for (uint64_t count = 0; count <= 1000; count += count < 140 ? 1 : 43) {
+        float want[MSDU__SKETCH] = {1.0F};
+        msdu__sketch_add(x, count, 9, want);
+        for (uint32_t v = 0; msdu__vec_variant(v) != NULL; v++) {
+            float sketch[MSDU__SKETCH] = {1.0F};
+            msdu__vec_variant(v)->project(x, count, 9, sketch);
+            ck_assert_mem_eq(sketch, want, sizeof(want));
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sketch");
@@ -154,6 +173,7 @@ int main(void)
     tcase_add_test(cases, equal_vectors_have_no_variance);
     tcase_add_test(cases, weights_count_ranks);
     tcase_add_test(cases, uses_every_element_of_any_length);
+    tcase_add_test(cases, variants_give_the_same_bits);
     suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

@@ -331,17 +331,19 @@ START_TEST(a_narrow_slice_sends_no_more_and_leaves_room_for_order)
         uint64_t first = msdu__tuner_first(model, 4, 2).slice_bytes;
         uint64_t bytes = msdu__tuner_narrow(first, model, sent, fragments);
         uint64_t slices = fragments > 1 ? 4 * (uint64_t)fragments : 16;
+        uint64_t few = fragments > 1 ? UINT64_MAX : 8; /* of slices up to 1 MiB */
         ck_assert_uint_ge(bytes, first);
         ck_assert_uint_eq(bytes & (bytes - 1), 0);
         ck_assert_uint_le(bytes, 2 * MIB);
         bool is_small = fragments == 1 && share * (double)bytes <= 80.1 * KIB;
         if (bytes > first && !is_small) {
             ck_assert(share * (double)bytes <= 1.25 * (double)first);
-            ck_assert_uint_ge(model / bytes, slices);
+            ck_assert_uint_ge(model / bytes, bytes <= MIB && few < slices ? few : slices);
         }
         /* and nothing keeps it from doubling once more */
+        uint64_t wanted = 2 * bytes <= MIB && few < slices ? few : slices;
         bool is_full =
-            2 * share * (double)bytes > 1.24 * (double)first || model / (2 * bytes) < slices;
+            2 * share * (double)bytes > 1.24 * (double)first || model / (2 * bytes) < wanted;
         ck_assert((is_full && (fragments > 1 || 2 * share * (double)bytes > 79.9 * KIB)) ||
                   bytes >= model || bytes == 2 * MIB);
     }
@@ -350,7 +352,11 @@ START_TEST(a_narrow_slice_sends_no_more_and_leaves_room_for_order)
     ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, resnet / 2, 1), 2 * MIB);
     ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, (uint64_t)((double)resnet / 7.9), 1),
                       2 * MIB);
-    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, resnet / 10, resnet / 79, 1), 512 * KIB);
+    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, resnet / 10, resnet / 79, 1), MIB);
+    uint64_t vgg = 4 * 2225284ULL; /* a round of 9 slices, not 17 */
+    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, vgg, (uint64_t)((double)vgg / 7.9), 1), MIB);
+    uint64_t middle = 16 * MIB; /* 16 of 1 MiB, not 8 of 2 */
+    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, middle, middle / 8, 1), MIB);
     uint64_t small = 4 * 126084; /* in four bits one slice, not four */
     ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, small, small / 2, 1), 256 * KIB);
     ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, small, (uint64_t)((double)small / 7.75), 1),

@@ -55,6 +55,45 @@ static inline double fold(const double lanes[MSDU__VEC_LANES])
 #undef NAME
 #include "vec_wire.inc"
 
+/* splitmix64 (Steele, Lea and Flood 2014): a word of independent signs for a block of elements. */
+static inline uint64_t signs_of(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15ULL;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+}
+
+/* sums[k] += +-x[k] for count <= 32 elements; bit k of signs: negative */
+static inline void add_signed(const float *restrict x, uint32_t count, uint32_t signs,
+                              float *restrict sums)
+{
+    for (uint32_t k = 0; k < count; k++) {
+        const uint32_t is_negative = (signs & 1U << k) != 0 ? 0x80000000U : 0U;
+        sums[k] += float_of(bits_of(x[k]) ^ is_negative);
+    }
+}
+
+static void project(const float *restrict x, uint64_t count, uint64_t seed, float *restrict sums)
+{
+    const uint64_t key = signs_of(seed);
+    const uint64_t blocks = count / MSDU__VEC_PROJECTS;
+    const uint32_t rest = (uint32_t)(count % MSDU__VEC_PROJECTS);
+    float lanes[MSDU__VEC_PROJECTS];
+    memcpy(lanes, sums, sizeof(lanes));
+    for (uint64_t block = 0; block < blocks; block++, x += MSDU__VEC_PROJECTS) {
+        const uint64_t signs = signs_of(key + block);
+        add_signed(x, 32, (uint32_t)signs, lanes);
+        add_signed(x + 32, 32, (uint32_t)(signs >> 32), lanes + 32);
+    }
+    const uint64_t signs = signs_of(key + blocks);
+    add_signed(x, rest < 32 ? rest : 32, (uint32_t)signs, lanes);
+    if (rest > 32) {
+        add_signed(x + 32, rest - 32, (uint32_t)(signs >> 32), lanes + 32);
+    }
+    memcpy(sums, lanes, sizeof(lanes));
+}
+
 static inline uint16_t load16(const uint8_t *in)
 {
     uint16_t half;
@@ -145,6 +184,7 @@ const msdu__vec TABLE_NAME(MSDU__VEC_ISA) = {
     .isa = QUOTE(MSDU__VEC_ISA),
     .real = {&f32_loops, &f64_loops},
     .wire = &wire_loops,
+    .project = project,
     .from_f16 = from_f16,
     .to_f16 = to_f16,
     .from_bf16 = from_bf16,

@@ -13,7 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MSDU__VEC_LANES 16 /* partial sums: one 512-bit register of floats */
+#define MSDU__VEC_LANES    16 /* partial sums: one 512-bit register of floats */
+#define MSDU__VEC_PROJECTS 64 /* projections of a sketch: one word of signs for as many elements   \
+                               */
 
 /* Coefficients of the accumulated-gradient recursion; recursion.c says what they mean. */
 typedef struct msdu__vec_recursion {
@@ -118,6 +120,8 @@ typedef struct msdu__vec {
     const char *isa;
     const msdu__vec_real *real[2]; /* [0] float, [1] double */
     const msdu__vec_wire *wire;
+    /* sums[k] += sum over elements i = k mod MSDU__VEC_PROJECTS of sign(seed, i) * x[i]. */
+    void (*project)(const float *x, uint64_t count, uint64_t seed, float *sums);
     void (*from_f16)(const void *in, float *out, uint64_t count);
     void (*to_f16)(const float *in, void *out, uint64_t count);
     void (*from_bf16)(const void *in, float *out, uint64_t count);

@@ -13,7 +13,10 @@
 
 #include <stdint.h>
 
-#define MSDU__SKETCH 64 /* projections: relative error about sqrt(2 / 64) for one rank */
+#include "../correct/vec.h"
+
+/* Projections: relative error about sqrt(2 / 64) for one rank. */
+#define MSDU__SKETCH MSDU__VEC_PROJECTS
 
 /* sketch[k] += sum over elements i = k mod 64 of sign(seed, i) * x[i]. seed: the slice's number,
  * equal on all ranks. */

@@ -28,6 +28,8 @@
 
 /* Of narrow rounds. A quarter more than in float32 is as much: scales come on top of bits. */
 #define NARROW_SLICES  16
+#define NARROW_FEW     8 /* are enough where slices would be below NARROW_MIDDLE */
+#define NARROW_MIDDLE  (1024U * KIB)
 #define NARROW_PARTS   4 /* slices of a fragment, so that all fragments are alike */
 #define NARROW_LARGEST (2048U * KIB)
 #define NARROW_EXCESS  1.25
@@ -35,6 +37,11 @@
 #define NARROW_SENDS (64U * KIB)
 
 static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t larger_of(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -80,7 +87,8 @@ uint64_t msdu__tuner_narrow(uint64_t slice_bytes, uint64_t model_bytes, uint64_t
                             uint32_t fragments)
 {
     uint64_t slices = fragments > 1 ? (uint64_t)fragments * NARROW_PARTS : NARROW_SLICES;
-    uint64_t most = model_bytes / slices;
+    uint64_t few = fragments > 1 ? 0 : model_bytes / NARROW_FEW;
+    uint64_t most = larger_of(model_bytes / slices, few < NARROW_MIDDLE ? few : NARROW_MIDDLE);
     double share = (double)sent_bytes / (double)model_bytes; /* of a slice's bytes, that it sends */
     uint64_t bytes = slice_bytes;
     most = most > NARROW_LARGEST ? NARROW_LARGEST : most;

@@ -54,7 +54,8 @@ double msdu__wire_residual(const msdu__wire *wire, bool is_stochastic)
 
 /* --- blocks --- */
 
-#define PIECE 256 /* elements decoded at a time; whole groups of packed codes, see vec.h */
+#define PIECE  256  /* elements decoded at a time; whole groups of packed codes, see vec.h */
+#define SUMMED 2048 /* residuals summed up at a time: they are in the L1 cache still */
 
 static uint64_t header_bytes(const msdu__codec *codec)
 {
@@ -163,13 +164,16 @@ double msdu__wire_encode(const msdu__wire *wire, const float *value, float *resi
     unsigned char *bytes = out;
     double energy = 0.0;
     bool has_bad = false;
+    uint64_t summed = 0;
     for (uint64_t done = 0; done < count; done += block) {
         const uint64_t n = minimum(count - done, block);
         float *lost = residual != NULL ? residual + done : NULL;
         bytes += encode_block(&w, value + done, lost, n, noise, bytes);
         noise.first += (uint32_t)n;
-        if (lost != NULL) {
-            energy += w.vec->real[0]->sum_sq(lost, n, &has_bad);
+        /* several blocks at a time: adding up its partial sums costs as much as summing a block */
+        if (lost != NULL && (done + n - summed >= SUMMED || done + n == count)) {
+            energy += w.vec->real[0]->sum_sq(residual + summed, done + n - summed, &has_bad);
+            summed = done + n;
         }
     }
     return energy;

@@ -33,7 +33,7 @@ sys.path.insert(0, str(BENCH))
 
 import train
 import train_table
-from training import data, launch, methods, models, outcome, plan, rank, record
+from training import data, launch, methods, models, outcome, plan, rank, record, report
 
 STEPS = 4
 
@@ -266,6 +266,14 @@ class Tables(unittest.TestCase):
         pace = outcome.Pace(4, 10, {"ddp": 1.0, "postlocal": 0.2, "none": 0.1})
         self.assertAlmostEqual(pace.whole("postlocal", 100) or 0, 90 * 0.2 + 10 * 1.0)
         self.assertAlmostEqual(pace.waited("postlocal") or 0, 0.5)
+
+    def test_a_step_without_an_accuracy_run_has_its_time(self) -> None:
+        records = [made_up("ddp", 30.0, 1)]
+        problem = outcome.problems_of(records)[0]
+        pace = outcome.Pace(4, 10, {"ddp": 1.0, "none": 0.1, "ours-h1-float32": 0.8})
+        text = report.time_table(outcome.outcomes(records, problem), problem, pace)
+        self.assertRegex(text, r"\| ours-h1-float32 \(time only\) \| 800.0 \| 87.5 .*\| 1.25 \|")
+        self.assertNotIn("none", text)
 
     def test_search_decides_the_learning_rate_of_a_family(self) -> None:
         records = [made_up("local-8", 30.0, 0, purpose="search", lr=0.05),

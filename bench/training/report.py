@@ -68,10 +68,12 @@ def time_table(found: list[Outcome], problem: Problem, pace: Pace) -> str:
         return ""
     goal = outcome.target(ddp, problem.metric)
     plain = pace.whole("ddp", ddp.steps)
+    if plain is None:
+        return ""
     rows = []
     for one in found:
         whole = pace.whole(one.method, one.steps)
-        if whole is None or plain is None:
+        if whole is None:
             continue
         samples = outcome.reached_at(one.curve, goal, problem.metric)
         part = None if samples is None else whole * samples / one.curve[-1][0]
@@ -80,9 +82,14 @@ def time_table(found: list[Outcome], problem: Problem, pace: Pace) -> str:
                      number(plain / whole, 2),
                      number(part, 0, "not reached"),
                      number(None if part is None else plain / part, 2)))
+    for method in sorted(pace.step_s.keys() - {one.method for one in found} - {"none"}):
+        whole = plain * pace.step_s[method] / pace.step_s["ddp"]
+        rows.append((f"{method} (time only)", number(pace.step_s[method] * 1e3, 1),
+                     number(_percent(pace.waited(method)), 1), number(whole, 0),
+                     number(plain / whole, 2), "", ""))
     head = ("method", "ms a step", "not computing %", "s for all samples", "times DDP",
             "s to DDP's result", "times DDP")
-    return table(head, rows) if rows else ""
+    return table(head, rows)
 
 
 def _percent(share: float | None) -> float | None:

@@ -14,8 +14,7 @@
 #include <stdint.h>
 
 #define MSDU__VEC_LANES    16 /* partial sums: one 512-bit register of floats */
-#define MSDU__VEC_PROJECTS 64 /* projections of a sketch: one word of signs for as many elements   \
-                               */
+#define MSDU__VEC_PROJECTS 64 /* projections of a sketch: the signs of as many fit a word */
 
 /* Coefficients of the accumulated-gradient recursion; recursion.c says what they mean. */
 typedef struct msdu__vec_recursion {

@@ -7,7 +7,6 @@
 
 #include "correct/correct.h"
 #include "correct/vec.h"
-#include "interval/sketch.h"
 
 #define BIT(array) (1U << (array))
 
@@ -226,9 +225,9 @@ static bool is_sum_right(const msdu__kernel *kernel, msdu__kernel_arrays *a,
 static void run_sketch(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
     (void)kernel;
-    float sketch[MSDU__SKETCH] = {0};
-    msdu__sketch_add(a->array[MSDU__PARAM], a->count, 1, sketch);
-    for (int k = 0; k < MSDU__SKETCH; k++) {
+    float sketch[MSDU__VEC_PROJECTS] = {0};
+    msdu__vec_get()->project(a->array[MSDU__PARAM], a->count, 1, sketch);
+    for (int k = 0; k < MSDU__VEC_PROJECTS; k++) {
         a->sink += (double)sketch[k] * (double)sketch[k];
     }
 }

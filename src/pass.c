@@ -158,10 +158,12 @@ static void code(const msdu__pass *pass)
     give_sums(d, &sums);
 }
 
+_Static_assert(MSDU__SKETCH == MSDU__VEC_PROJECTS, "a sketch is what one call projects");
+
 static void sketch(const msdu_pass *pass)
 {
     memset(pass->sketch, 0, MSDU__SKETCH * sizeof(*pass->sketch));
-    msdu__sketch_add(pass->in, pass->count, pass->seed, pass->sketch);
+    msdu__vec_get()->project(pass->in, pass->count, pass->seed, pass->sketch);
 }
 
 void msdu__pass_host(const msdu__pass *pass)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Include layers. A pure stage includes its own folder, <msdu/...> and the C library, and nothing
-# in it reads files, locks, allocates or asks for the time; wire and interval may use the arithmetic
-# loops of correct. observe and backend know msdu_impl.h and no other stage.
+# in it reads files, locks, allocates or asks for the time; wire may use the arithmetic loops of
+# correct. observe and backend know msdu_impl.h and no other stage.
 # Needs: SOURCE_DIR.
 cmake_minimum_required(VERSION 3.21)
 
@@ -50,7 +50,7 @@ function(check_pure folder)
 endfunction()
 
 check_own(slicer)
-check_own(interval ../correct/vec.h)
+check_own(interval)
 check_own(correct)
 check_own(wire ../correct/vec.h)
 check_own(observe ../msdu_impl.h)

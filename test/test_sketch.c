@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../src/correct/vec.h"
 #include "../src/interval/sketch.h"
 #include "suite.h"
 
@@ -49,7 +50,7 @@ static double estimate_weighted(float x[RANKS][COUNT], const double *weights, ui
     memset(messages, 0, sizeof(messages));
     for (int r = 0; r < RANKS; r++) {
         messages[r].weight = weights[r];
-        msdu__sketch_add(x[r], COUNT, seed, messages[r].sketch);
+        msdu__vec_get()->project(x[r], COUNT, seed, messages[r].sketch);
     }
     return msdu__sketch_variance(messages[0].sketch, &messages[0].weight, sizeof(message), RANKS);
 }
@@ -136,7 +137,7 @@ START_TEST(uses_every_element_of_any_length)
         double sum = 0;
         memset(x, 0, sizeof(x));
         x[count - 1] = 3.0F;
-        msdu__sketch_add(x, count, count, sketch);
+        msdu__vec_get()->project(x, count, count, sketch);
         for (int k = 0; k < MSDU__SKETCH; k++) {
             sum += (double)sketch[k] * (double)sketch[k];
         }
@@ -154,7 +155,7 @@ START_TEST(variants_give_the_same_bits)
     }
     for (uint64_t count = 0; count <= 1000; count += count < 140 ? 1 : 43) {
         float want[MSDU__SKETCH] = {1.0F};
-        msdu__sketch_add(x, count, 9, want);
+        msdu__vec_get()->project(x, count, 9, want);
         for (uint32_t v = 0; msdu__vec_variant(v) != NULL; v++) {
             float sketch[MSDU__SKETCH] = {1.0F};
             msdu__vec_variant(v)->project(x, count, 9, sketch);

@@ -4,11 +4,6 @@
 
 #include <string.h>
 
-void msdu__sketch_add(const float *x, uint64_t count, uint64_t seed, float *sketch)
-{
-    msdu__vec_get()->project(x, count, seed, sketch);
-}
-
 static double float_at(const void *first, uint64_t bytes)
 {
     float value = 0;

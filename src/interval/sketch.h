@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sketch: 64 random projections of a vector, small enough to ride in a control message. Pure.
+ * Sketch: 64 random projections of a vector, small enough to ride in a control message; what is
+ * learned from those of all ranks. The projecting is a loop over arrays (correct/vec.h). Pure.
  *
  * With a narrow wire the mean that arrives holds the quantization noise of all ranks; drift
  * measured on it would make the controller steer by its own noise. Sketches are taken before
@@ -13,14 +14,7 @@
 
 #include <stdint.h>
 
-#include "../correct/vec.h"
-
-/* Projections: relative error about sqrt(2 / 64) for one rank. */
-#define MSDU__SKETCH MSDU__VEC_PROJECTS
-
-/* sketch[k] += sum over elements i = k mod 64 of sign(seed, i) * x[i]. seed: the slice's number,
- * equal on all ranks. */
-void msdu__sketch_add(const float *x, uint64_t count, uint64_t seed, float *sketch);
+#define MSDU__SKETCH 64 /* projections: relative error about sqrt(2 / 64) for one rank */
 
 /* Weighted mean over ranks of |s_i - mean(s)|^2; sketch and weight of rank i are i * stride bytes
  * behind those of rank 0. The sum of weights is above 0. */

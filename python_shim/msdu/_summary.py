@@ -18,6 +18,7 @@ _BITS = {
     "sparse": 1,  # three quarters
 }  # fmt: skip
 _ROWS = 4096
+_WAITED_ROWS = 32  # of what progress() and plot() say was waited
 
 
 @dataclass(frozen=True)
@@ -137,17 +138,14 @@ class History:
             Row(raw.steps, raw.interval_steps, bits, raw.bytes_sent, raw.wait_ns, raw.elapsed_ns)
         )
 
-    def waited(self, last: int = 32) -> float:
+    def waited(self) -> float:
         """Share of time waited over the last rows."""
-        if len(self.rows) < 2:
-            return 0.0
-        first, end = self.rows[-min(last, len(self.rows))], self.rows[-1]
-        spent = end.elapsed_ns - first.elapsed_ns
-        return (end.wait_ns - first.wait_ns) / spent if spent else 0.0
+        return _waited(self.rows, len(self.rows) - 1) if len(self.rows) > 1 else 0.0
 
 
 def plot(run: Union[Attachment, History, Sequence[Row]], axes: Any = None) -> Any:
-    """Draw a run: interval and bits on the wire, bytes sent, share of time waited, over steps.
+    """Draw a run: interval and bits on the wire, bytes sent, and the share of time waited in the
+    last 32 rows, over steps.
 
     Args:
         run: an attachment, or its history.
@@ -160,6 +158,7 @@ def plot(run: Union[Attachment, History, Sequence[Row]], axes: Any = None) -> An
         ImportError: matplotlib is not installed.
     """
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import StrMethodFormatter
 
     history: Any = getattr(run, "history", run)
     rows: list[Row] = list(getattr(history, "rows", history))
@@ -169,14 +168,19 @@ def plot(run: Union[Attachment, History, Sequence[Row]], axes: Any = None) -> An
     axes[0].step(steps, [row.interval_steps for row in rows], where="post", label="interval h")
     axes[0].step(steps, [row.wire_bits for row in rows], where="post", label="bits on the wire")
     axes[0].set_yscale("log", base=2)
+    axes[0].yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes[0].legend()
     axes[1].plot(steps, [row.bytes_sent / 1e6 for row in rows])
     axes[1].set_ylabel("sent, MB")
-    waits = [
-        100 * (b.wait_ns - a.wait_ns) / max(b.elapsed_ns - a.elapsed_ns, 1)
-        for a, b in zip(rows, rows[1:])
-    ]
-    axes[2].plot(steps[1:], waits)
+    # A meeting takes all of a round's wait, so single steps alternate between nothing and much.
+    axes[2].plot(steps[1:], [100 * _waited(rows, end) for end in range(1, len(rows))])
     axes[2].set_ylabel("waited, %")
     axes[2].set_xlabel("step")
     return axes[0].figure
+
+
+def _waited(rows: Sequence[Row], end: int) -> float:
+    """Share of time waited over the rows up to that one."""
+    first, last = rows[max(0, end + 1 - _WAITED_ROWS)], rows[end]
+    spent = last.elapsed_ns - first.elapsed_ns
+    return (last.wait_ns - first.wait_ns) / spent if spent else 0.0

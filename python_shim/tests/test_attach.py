@@ -97,6 +97,24 @@ def test_the_history_is_bounded() -> None:
     assert {b - a for a, b in zip(steps, steps[1:])} == {4}
 
 
+def test_what_was_waited_is_drawn_over_the_last_rows() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    from msdu import _abi, _summary
+
+    history = _summary.History()
+    for step in range(1, 101):  # of 1 ms each; the first 50 wait half of every second one
+        waits = min(step, 50) // 2
+        history.add(
+            _abi.SummaryStruct(
+                steps=step, wire=b"int4", wait_ns=waits * 500_000, elapsed_ns=step * 1_000_000
+            )
+        )
+    shares = list(msdu.plot(history).axes[2].lines[0].get_ydata())
+    assert shares[:2] == [50.0, 25.0]  # the second step's, then of both
+    assert shares[31] == pytest.approx(100 * 15 * 0.5 / 31)  # steps 2 to 33
+    assert shares[-1] == history.waited() == 0
+
+
 def test_all_hooks_go() -> None:
     plain = nets.mlp()
     model, optimizer, attachment = alone()

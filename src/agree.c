@@ -190,15 +190,21 @@ bool msdu__agree_first_difference(msdu__lines *l)
     }
 }
 
+/* What a rank says of itself. */
+typedef struct said {
+    uint64_t hash; /* of its text */
+    uint64_t bytes;
+} said;
+
 /* Texts differ: gather them all and name the first difference. Every rank comes here. */
-static msdu_status find_difference(msdu__pipeline *p, const char *own, const uint64_t *facts)
+static msdu_status find_difference(msdu__pipeline *p, const char *own, const said *facts)
 {
     uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
     uint64_t total = 0;
     int32_t other = 0;
     for (int32_t i = 0; i < p->ranks; i++) {
-        total += facts[2 * i + 1];
-        other = other == 0 && facts[2 * i] != facts[0] ? i : other;
+        total += facts[i].bytes;
+        other = other == 0 && facts[i].hash != facts[0].hash ? i : other;
     }
     char *texts = malloc(total + 1);
     msdu_status status = MSDU_OK;
@@ -207,7 +213,7 @@ static msdu_status find_difference(msdu__pipeline *p, const char *own, const uin
         goto err_free;
     }
     for (int32_t i = 0; i < p->ranks; i++) {
-        shares[i] = facts[2 * i + 1];
+        shares[i] = facts[i].bytes;
     }
     msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = texts, .shares = shares};
     status = msdu__agree_run(p, &op, 0);
@@ -227,32 +233,52 @@ err_free:
     return status;
 }
 
-static msdu_status compare(msdu__pipeline *p, const char *text)
+/* All ranks' facts, `bytes` of each, in rank order. */
+static msdu_status gather(msdu__pipeline *p, const void *own, void *all, uint64_t bytes)
 {
-    uint64_t *facts = calloc(2 * (size_t)p->ranks, sizeof(*facts)); /* hash, length by rank */
     uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
-    msdu_status status = MSDU_OK;
-    if (facts == NULL || shares == NULL) {
-        status = no_memory(p);
-        goto err_free;
+    if (shares == NULL) {
+        return no_memory(p);
     }
     for (int32_t i = 0; i < p->ranks; i++) {
-        shares[i] = 2 * sizeof(*facts);
+        shares[i] = bytes;
     }
-    uint64_t *own = facts + 2 * (size_t)p->rank;
-    own[1] = strlen(text);
-    own[0] = hash_bytes(text, own[1]);
-    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = facts, .shares = shares};
-    status = msdu__agree_run(p, &op, 0);
+    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = all, .shares = shares};
+    msdu_status status = msdu__agree_run(p, &op, 0);
+    free(shares);
+    return status;
+}
+
+static msdu_status compare(msdu__pipeline *p, const char *text)
+{
+    said own = {.bytes = strlen(text)};
+    said *facts = calloc((size_t)p->ranks, sizeof(*facts));
+    if (facts == NULL) {
+        return no_memory(p);
+    }
+    own.hash = hash_bytes(text, own.bytes);
+    msdu_status status = gather(p, &own, facts, sizeof(own));
     for (int32_t i = 1; status == MSDU_OK && i < p->ranks; i++) {
-        if (facts[2 * i] != facts[0] || facts[2 * i + 1] != facts[1]) {
+        if (facts[i].hash != facts[0].hash || facts[i].bytes != facts[0].bytes) {
             status = find_difference(p, text, facts);
         }
     }
-
-err_free:
-    free(shares);
     free(facts);
+    return status;
+}
+
+static msdu_status count_cores(msdu__pipeline *p)
+{
+    msdu__place_name own = msdu__cores_name();
+    msdu__place_name *names = calloc((size_t)p->ranks, sizeof(*names));
+    if (names == NULL) {
+        return no_memory(p);
+    }
+    msdu_status status = gather(p, &own, names, sizeof(own));
+    if (status == MSDU_OK) {
+        msdu__cores_count(p, names);
+    }
+    free(names);
     return status;
 }
 
@@ -286,5 +312,6 @@ msdu_status msdu__agree(msdu__pipeline *p)
     msdu_status status = compare(p, text);
     free(text);
     status = status == MSDU_OK ? msdu__pipeline_status(p) : status; /* a device's copies */
+    status = status == MSDU_OK ? count_cores(p) : status;
     return status == MSDU_OK && p->settings.broadcast ? broadcast(p) : status;
 }

@@ -36,6 +36,9 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
     uint64_t hash = round_hash(f);
     double weight = msdu__voice_of(f)->weight;
     uint64_t blocked = atomic_load(&p->blocked_ns);
+    /* a rank without input waits for the others only */
+    bool is_absent = msdu__voice_of(f)->is_absent;
+    double waited = is_absent ? (double)INFINITY : (double)(blocked - f->blocked_ns);
     *out = (msdu__control){
         .bad_tensor = p->settings.check_finite ? (double)f->bad_tensor : 0.0,
         .local_sq = f->sums.update_sq,
@@ -44,14 +47,13 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
         .step_ns = atomic_load(&p->step_ns),
         .link_ns = p->last_link_ns,
         .latency_ns = p->latency_ns,
-        /* a rank without input waits for the others only */
-        .wait_ns =
-            msdu__voice_of(f)->is_absent ? (double)INFINITY : (double)(blocked - f->blocked_ns),
+        .wait_ns = waited,
+        .alone_ns = is_absent ? waited : msdu__cores_alone(p, f, waited),
         .loss = atomic_load(&p->loss),
         .lr = atomic_load(&p->lr),
         .wants_plan = f->wants_plan ? 1.0 : 0.0,
         .weight = weight,
-        .is_absent = msdu__voice_of(f)->is_absent ? 1.0 : 0.0,
+        .is_absent = is_absent ? 1.0 : 0.0,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
     };
     memcpy(out->sketch, f->sketch, sizeof(out->sketch));

@@ -26,6 +26,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     double link = (double)INFINITY;
     double latency = (double)INFINITY;
     double wait = (double)INFINITY;
+    double alone = (double)INFINITY;
     double weights = msdu__control_weights(p, f);
     for (int32_t rank = p->ranks; rank-- > 0;) {
         stats->lr = f->control[rank].weight > 0 ? f->control[rank].lr : stats->lr;
@@ -39,6 +40,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
         link = smallest(link, c->link_ns);
         latency = smallest(latency, c->latency_ns);
         wait = c->weight > 0 ? smallest(wait, c->wait_ns) : wait; /* who joined does not train */
+        alone = c->weight > 0 ? smallest(alone, c->alone_ns) : alone;
     }
     stats->mean_sq = f->mean_sq;
     if (msdu__wire_at(f->round.wire)->has_feedback) {
@@ -51,6 +53,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     stats->link_ns = (uint64_t)link;
     stats->latency_ns = (uint64_t)latency;
     stats->wait_ns = isfinite(wait) ? (uint64_t)wait : 0;
+    stats->shared_ns = isfinite(wait) ? (uint64_t)(wait - smallest(wait, alone)) : 0;
 }
 
 static uint64_t fragment_elements(const msdu__pipeline *p, const msdu__fragment *f)

@@ -119,8 +119,9 @@ typedef struct msdu__control {
     double step_ns;
     double link_ns;
     double latency_ns;
-    double wait_ns; /* the owner's, since the message before */
-    double loss;    /* NaN: not told */
+    double wait_ns;  /* the owner's, since the message before */
+    double alone_ns; /* of that, at most: no other rank computed on this rank's cores */
+    double loss;     /* NaN: not told */
     double lr;
     double wants_plan; /* rank 0: the order shall be renewed after this round */
     double weight;     /* of this rank in the mean */
@@ -198,7 +199,9 @@ typedef struct msdu__fragment {
     double mean_sq;
     float sketch[MSDU__SKETCH];
     uint64_t bytes;
-    uint64_t blocked_ns; /* the owner's, when the last control message left */
+    uint64_t blocked_ns;   /* the owner's, when the last control message left; and then, too: */
+    uint64_t told_ns;      /* time; 0: no message left yet */
+    uint64_t computing_ns; /* processor time of this process */
     uint64_t opened_ns;
     uint64_t control_issued_ns;
     uint64_t plan_issued_ns;
@@ -222,6 +225,7 @@ typedef struct msdu__pipeline {
     msdu_comm *comm;
     int32_t rank;
     int32_t ranks;
+    double core_share; /* cores of this host for each process where ranks outnumber them, else 0 */
 
     const msdu_device *device; /* where tensors are; NULL: host memory */
 
@@ -434,6 +438,12 @@ bool msdu__control_start(msdu__pipeline *p, msdu__fragment *f);
 bool msdu__control_poll(msdu__pipeline *p, msdu__fragment *f);
 /* Of all ranks, in rank order. */
 double msdu__control_weights(const msdu__pipeline *p, const msdu__fragment *f);
+
+/* --- cores.c: ranks that take turns on cores --- */
+/* Of what the owner waited since the last control message of `f`, at most: what left a core of this
+ * host idle. Communication thread; once for each message. */
+double msdu__cores_alone(const msdu__pipeline *p, msdu__fragment *f, double waited_ns);
+uint64_t msdu__cores_thread_ns(void); /* processor time of the calling thread */
 
 /* --- decide.c: the decision behind a round --- */
 void msdu__decide(msdu__pipeline *p, msdu__fragment *f);

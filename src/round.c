@@ -180,17 +180,10 @@ static void apply_round(msdu__pipeline *p, msdu__fragment *f)
 }
 
 /* Not the context's clock: what this thread itself has spent. */
-static uint64_t thread_cpu_ns(void)
-{
-    struct timespec spent;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
-    return (uint64_t)spent.tv_sec * 1000000000ULL + (uint64_t)spent.tv_nsec;
-}
-
 static void observe(msdu__pipeline *p, const msdu__fragment *f)
 {
     uint64_t now = msdu__pipeline_now(p);
-    atomic_store(&p->cpu_ns, thread_cpu_ns());
+    atomic_store(&p->cpu_ns, msdu__cores_thread_ns());
     msdu__trace_span(p->trace, "round", f->round.is_gradient ? "gradients" : "parameters",
                      f->opened_ns, now);
     msdu__trace_counter(p->trace, "interval", now, (double)f->round.interval);

@@ -14,6 +14,15 @@
 msdu_status msdu__derive(msdu__pipeline *p);
 void msdu__derive_host(msdu__pipeline *p);
 
+/* --- cores.c --- */
+typedef struct msdu__place_name {
+    uint64_t host; /* 0: not known */
+    uint64_t process;
+} msdu__place_name;
+msdu__place_name msdu__cores_name(void); /* of the calling process */
+/* From the names of all ranks: do those of this host outnumber its cores? */
+void msdu__cores_count(msdu__pipeline *p, const msdu__place_name *names);
+
 /* --- agree.c --- */
 msdu_status msdu__agree(msdu__pipeline *p); /* ranks compare tensors and settings */
 /* Hash of the bytes of all tensors of a role, as far as they have a parameter. */

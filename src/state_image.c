@@ -127,6 +127,7 @@ static void give_fragment(msdu__pipeline *p, const msdu__image_fragment *from, m
     f->wants_plan = from->wants_plan;
     f->bytes = from->bytes;
     f->blocked_ns = from->blocked_ns;
+    f->told_ns = 0; /* a time of another run */
     f->scale = from->scale;
     f->is_void = from->is_void;
     memcpy(f->decisions, from->decisions, sizeof(f->decisions));

@@ -17,6 +17,7 @@ typedef struct world {
     double hides;       /* share of a step that truly hides a gradient round */
     double hides_local; /* likewise a local round at once */
     double extra_ms;    /* waited in every local round besides */
+    double shared_ms;   /* likewise in every round, while others compute on the same cores */
     double drift_one;
     double power;
     double lr;
@@ -141,7 +142,8 @@ static inline msdu__round_stats world_round(const world *w)
     stats.link_ns = (uint64_t)jittered(w, 1e6 * (w->latency_ms + w->link_ms * bits / 32));
     double said = w->said_ms > 0 ? w->said_ms * (1 + noise()) / 2 : w->latency_ms;
     stats.latency_ns = (uint64_t)(1e6 * said / stats.messages);
-    stats.wait_ns = (uint64_t)jittered(w, 1e6 * w->waited_ms);
+    stats.shared_ns = (uint64_t)(1e6 * w->shared_ms);
+    stats.wait_ns = (uint64_t)jittered(w, 1e6 * w->waited_ms) + stats.shared_ns;
     stats.local_sq = jittered(w, drift * 4 / 3 / (stats.is_gradient ? w->lr * w->lr : 1));
     stats.mean_sq = stats.local_sq / 4;
     stats.residual_sq = stats.local_sq * w->args.wires[w->now.wire].residual_ratio;

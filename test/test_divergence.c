@@ -16,6 +16,27 @@ START_TEST(fast_link_stays_at_plain_float32)
 }
 END_TEST
 
+START_TEST(ranks_that_share_cores_stay_exact_on_a_fast_link_only)
+{
+    world fast = default_world(4, 1e-4);
+    world slow = default_world(40, 1e-4);
+
+    fast.shared_ms = slow.shared_ms = 3;
+    world_run(&fast, 300);
+    ck_assert_uint_eq(fast.changes, 0);
+    ck_assert_int_eq(fast.now.wire, FLOAT32);
+    ck_assert_uint_eq(fast.most, 1);
+
+    world_run(&slow, 300);
+    ck_assert_uint_gt(slow.most, 1);
+    ck_assert_double_le(world_overhead(&slow), slow.args.target_overhead);
+
+    fast.link_ms = 40; /* and a link that slows down is seen */
+    world_run(&fast, 300);
+    ck_assert_uint_gt(fast.most, 1);
+}
+END_TEST
+
 START_TEST(slow_link_narrows_the_wire_before_it_takes_local_steps)
 {
     static const struct {
@@ -436,6 +457,7 @@ END_TEST
 static void add_all(TCase *tcase)
 {
     tcase_add_test(tcase, fast_link_stays_at_plain_float32);
+    tcase_add_test(tcase, ranks_that_share_cores_stay_exact_on_a_fast_link_only);
     tcase_add_test(tcase, slow_link_narrows_the_wire_before_it_takes_local_steps);
     tcase_add_test(tcase, choice_is_close_to_the_least_harm_that_meets_the_target);
     tcase_add_test(tcase, the_ladder_meets_the_target_up_to_sixteen_times_the_computation);

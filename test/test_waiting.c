@@ -115,7 +115,7 @@ START_TEST(fragments_hide_under_their_whole_round)
 {
     msdu__interval_args args = default_args();
     msdu__round_stats stats = default_stats(100);
-    msdu__hiding hiding = {0, 0, 0};
+    msdu__hiding hiding = {0, 0, 0, 0};
     msdu__choice choice = {.interval = 8, .delay_steps = 1, .wire = FLOAT32};
 
     ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, &hiding, &choice), 90.0 / 170,
@@ -126,6 +126,39 @@ START_TEST(fragments_hide_under_their_whole_round)
     args.fragments = 32; /* but no longer than the round */
     ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, &hiding, &choice), 20.0 / 100,
                             1e-9);
+}
+END_TEST
+
+/* 8 ms of 10 waited where 3 were predicted, and all but `alone_ms` of them for others' computing.
+ */
+static double exact_share(double alone_ms, double seen_ms)
+{
+    msdu__interval_args args = default_args();
+    msdu__interval_state state = {{0}, {0}};
+    msdu__round_stats stats = default_stats(8);
+    msdu__choice exact = {.interval = 1, .wire = FLOAT32};
+
+    for (int i = 0; i < 200; i++) {
+        stats = default_stats(8);
+        stats.interval = 1;
+        stats.is_gradient = true;
+        stats.wire = stats.link_wire = FLOAT32;
+        stats.wait_ns = 8000000;
+        stats.shared_ns =
+            (uint64_t)(1e6 * (8 - alone_ms) * (i % 2 == 0 ? 1 - seen_ms : 1 + seen_ms));
+        msdu__waiting_learn(&args, &stats, &state);
+    }
+    msdu__hiding hiding = known(&state);
+    return msdu__interval_overhead(&args, &stats, &hiding, &exact);
+}
+
+START_TEST(computing_of_others_on_the_same_cores_is_no_wait_of_exact_rounds)
+{
+    ck_assert_double_eq_tol(exact_share(8, 0), 8.0 / 18, 1e-2); /* nothing is shared: the model */
+    ck_assert_double_eq(exact_share(0.9, 0), 0); /* a tenth of a step: the last computes alone */
+    ck_assert_double_eq_tol(exact_share(1.2, 0), 0.2 / 10.2, 1e-3);
+    ck_assert_double_eq_tol(exact_share(2, 0.1), 1.0 / 11, 1e-2); /* of single rounds it scatters */
+    ck_assert_double_eq_tol(exact_share(7.999, 0), 7.0 / 17, 1e-3);
 }
 END_TEST
 
@@ -212,6 +245,7 @@ int main(void)
     tcase_add_test(tcase, a_wait_belongs_to_the_round_before);
     tcase_add_test(tcase, late_rounds_learn_what_they_cost_beyond_the_model);
     tcase_add_test(tcase, fragments_hide_under_their_whole_round);
+    tcase_add_test(tcase, computing_of_others_on_the_same_cores_is_no_wait_of_exact_rounds);
     tcase_add_test(tcase, one_round_moves_no_measure_far);
     tcase_add_test(tcase, less_hides_than_expected);
     tcase_add_test(tcase, more_hides_than_expected);

@@ -76,6 +76,7 @@ typedef struct msdu__round_stats {
     double fixed_ns;     /* of link_ns, whatever the format: learned by a policy; 0: not known */
     uint64_t wait_ns;    /* the owner's, since the message of the round before, smallest over ranks:
                             the slowest rank waits for the network only */
+    uint64_t shared_ns;  /* of wait_ns: others of the job computed on the same cores meanwhile */
     uint64_t round_bytes; /* bytes of this round per rank */
     uint64_t elements;    /* synchronized elements */
     uint32_t messages;    /* slices of a round */
@@ -83,7 +84,7 @@ typedef struct msdu__round_stats {
 
 /* A policy's memory: plain data, zeroed at first, saved with a checkpoint. */
 typedef struct msdu__interval_state {
-    double real[14];
+    double real[16];
     uint64_t count[9]; /* see drift.h and waiting.h */
 } msdu__interval_state;
 
@@ -98,7 +99,8 @@ typedef struct msdu__choice {
 typedef struct msdu__hiding {
     double gradient_share; /* of a step */
     double local_share;
-    double late_ns; /* waited in a late round whatever the link does */
+    double late_ns;  /* waited in a late round whatever the link does */
+    double exact_ns; /* waited in a float32 gradient round, at most; infinity: not known */
 } msdu__hiding;
 
 typedef struct msdu__decision {

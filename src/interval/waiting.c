@@ -10,6 +10,7 @@
 #define LATENCY_SHARE_MAX 0.75
 #define SMOOTH_TIME       0.3 /* of a format's time */
 #define SMOOTH            0.05 /* weight of the newest round: what does not hide is a small difference */
+#define SMOOTH_EXACT      0.1 /* of exact rounds; those in which slices are tuned are soon forgotten */
 #define NOT_WAITED        0.002 /* of a step: no more than the calls themselves take */
 #define SURE_ROUNDS       3     /* measured before a very different one is doubted */
 #define SMOOTH_FASTER     0.5
@@ -19,6 +20,9 @@
 /* Of what late rounds wait beyond the link: no format changes it, on shared cores no interval
  * either, so an approximation may not cost as much for it as for the link. */
 #define LATE_WEIGHT 0.5
+/* Of a step, that a core idles at a meeting of ranks that take turns there, on loopback too: the
+ * last of them computes alone. */
+#define TURNS_SHARE 0.1
 
 /* What a round is, as far as waiting is concerned. */
 enum { KIND_GRADIENT = 1, KIND_LOCAL, KIND_LATE };
@@ -73,6 +77,9 @@ double msdu__interval_overhead(const msdu__interval_args *args, const msdu__roun
         bool is_gradient = stats->is_gradient && choice->interval == 1;
 
         waited -= (is_gradient ? hiding->gradient_share : hiding->local_share) * step;
+        if (is_gradient && choice->wire == args->widest_wire) {
+            waited = fmin(waited, hiding->exact_ns - TURNS_SHARE * step);
+        }
     }
     waited = fmax(waited, 0);
     total = steps * step + waited;
@@ -84,12 +91,17 @@ double msdu__interval_overhead(const msdu__interval_args *args, const msdu__roun
 msdu__hiding msdu__waiting_hiding(const msdu__interval_args *args,
                                   const msdu__interval_state *state)
 {
-    msdu__hiding hiding = {.gradient_share = args->hide_share, .local_share = args->hide_local};
+    msdu__hiding hiding = {.gradient_share = args->hide_share,
+                           .local_share = args->hide_local,
+                           .exact_ns = (double)INFINITY};
 
     if (state != NULL) {
         hiding.gradient_share += state->real[MSDU__REAL_HID];
         hiding.local_share += state->real[MSDU__REAL_HID_LOCAL];
         hiding.late_ns = state->real[MSDU__REAL_WAITED_LATE];
+    }
+    if (state != NULL && state->real[MSDU__REAL_SHARED] > 0) {
+        hiding.exact_ns = state->real[MSDU__REAL_WAITED_EXACT];
     }
     return hiding;
 }
@@ -186,6 +198,23 @@ static void learn_late(const msdu__interval_args *args, const msdu__round_stats 
     *smooth += weight_now(state, SMOOTH) * innovation(state, beyond, *smooth, SHARE_STEP * step);
 }
 
+/*
+ * Where ranks take turns on cores, each waits while others compute, on the fastest network too.
+ * That is no reason to leave plain synchronous SGD, so its rounds are judged by what was measured
+ * in them: the wait that left a core idle.
+ */
+static void learn_exact(const msdu__round_stats *stats, msdu__interval_state *state)
+{
+    double most = SHARE_STEP * (double)stats->step_ns;
+    double shared = fmin((double)stats->shared_ns, (double)stats->wait_ns);
+    double *alone = &state->real[MSDU__REAL_WAITED_EXACT];
+    double *smooth = &state->real[MSDU__REAL_SHARED];
+    double weight = weight_now(state, SMOOTH_EXACT);
+
+    *alone += weight * innovation(state, (double)stats->wait_ns - shared, *alone, most);
+    *smooth += weight * innovation(state, shared, *smooth, most);
+}
+
 /* The round before, as one count: kind, delay and wire. Its interval tells nothing about the wait
  * at its end but for fragments, which fill theirs. */
 static uint64_t pack(const msdu__interval_args *args, const msdu__round_stats *stats)
@@ -213,6 +242,9 @@ static void learn_hiding(const msdu__interval_args *args, const msdu__round_stat
     switch (before & 0xff) {
     case KIND_GRADIENT:
         learn_share(stats, state, sync, args->hide_share, &state->real[MSDU__REAL_HID]);
+        if (choice.wire == args->widest_wire) {
+            learn_exact(stats, state);
+        }
         break;
     case KIND_LOCAL:
         learn_share(stats, state, sync, args->hide_local, &state->real[MSDU__REAL_HID_LOCAL]);

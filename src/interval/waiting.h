@@ -15,12 +15,14 @@
 
 /* Slots of the state, behind those of drift.h. */
 enum {
-    MSDU__REAL_LINK = 8,    /* smoothed time of a synchronization in the widest format */
-    MSDU__REAL_HID,         /* share of a step that hides a gradient round, beyond hide_share */
-    MSDU__REAL_HID_LOCAL,   /* likewise a local round that is not late */
-    MSDU__REAL_WAITED_LATE, /* waited in a late round beyond the model, in ns */
-    MSDU__REAL_TIME,        /* smoothed time of a synchronization in the present format, ... */
-    MSDU__REAL_TIME_OTHER,  /* ... and in the one before it */
+    MSDU__REAL_LINK = 8,     /* smoothed time of a synchronization in the widest format */
+    MSDU__REAL_HID,          /* share of a step that hides a gradient round, beyond hide_share */
+    MSDU__REAL_HID_LOCAL,    /* likewise a local round that is not late */
+    MSDU__REAL_WAITED_LATE,  /* waited in a late round beyond the model, in ns */
+    MSDU__REAL_TIME,         /* smoothed time of a synchronization in the present format, ... */
+    MSDU__REAL_TIME_OTHER,   /* ... and in the one before it */
+    MSDU__REAL_WAITED_EXACT, /* smoothed wait of float32 gradient rounds that left cores idle */
+    MSDU__REAL_SHARED,       /* and the rest of it; 0: ranks have cores of their own */
     MSDU__REALS_WAITING
 };
 enum {

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that take turns on the cores of a host: one waits while others compute, on the fastest
+ * network too. What of a wait left a core idle is told from the processor time that the host's
+ * ranks spent meanwhile, taken for as much as this one's.
+ */
+#include "start.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static msdu__place_name own; /* written once */
+
+/* The kernel's name of this boot is the same in all containers; a process id is not unique there.
+ */
+static void find_names(void)
+{
+    char name[40] = {0};
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    bool is_read = file != NULL && fgets(name, sizeof(name), file) != NULL;
+    is_read = is_read && getrandom(&own.process, sizeof(own.process), 0) == sizeof(own.process);
+    if (file != NULL) {
+        fclose(file);
+    }
+    for (size_t i = 0; is_read && i < strlen(name); i++) {
+        own.host = (own.host ^ (unsigned char)name[i]) * 0x100000001b3ULL;
+    }
+}
+
+msdu__place_name msdu__cores_name(void)
+{
+    pthread_once(&once, find_names);
+    return own;
+}
+
+static bool is_new_process(const msdu__place_name *names, int32_t rank)
+{
+    for (int32_t i = 0; i < rank; i++) {
+        if (names[i].host == names[rank].host && names[i].process == names[rank].process) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void msdu__cores_count(msdu__pipeline *p, const msdu__place_name *names)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t host = names[p->rank].host;
+    int32_t ranks = 0;
+    int32_t processes = 0;
+    for (int32_t i = 0; i < p->ranks; i++) {
+        ranks += names[i].host == host ? 1 : 0;
+        processes += names[i].host == host && is_new_process(names, i) ? 1 : 0;
+    }
+    p->core_share = 0;
+    if (host == 0 || cores <= 0 || ranks <= cores || p->clock != msdu__clock_monotonic) {
+        return;
+    }
+    p->core_share = (double)cores / processes;
+    msdu__log_line(&p->log, MSDU_LOG_INFO,
+                   "%d ranks take turns on %ld cores of this host: what they wait for each other "
+                   "there is no reason to leave h = 1",
+                   ranks, cores);
+}
+
+static uint64_t cpu_ns(clockid_t clock)
+{
+    struct timespec spent;
+    clock_gettime(clock, &spent);
+    return (uint64_t)spent.tv_sec * 1000000000ULL + (uint64_t)spent.tv_nsec;
+}
+
+uint64_t msdu__cores_thread_ns(void)
+{
+    return cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
+double msdu__cores_alone(const msdu__pipeline *p, msdu__fragment *f, double waited_ns)
+{
+    if (p->core_share <= 0) {
+        return waited_ns;
+    }
+    uint64_t now = msdu__pipeline_now(p);
+    uint64_t computing = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
+    double busy = (double)(computing - f->computing_ns) / p->core_share;
+    double idle = (double)(now - f->told_ns) - busy;
+    bool is_known = f->told_ns > 0;
+    f->told_ns = now;
+    f->computing_ns = computing;
+    idle = idle > 0 ? idle : 0;
+    return is_known && idle < waited_ns ? idle : waited_ns;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which ranks take turns on cores, and what of a wait left a core idle. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "start.h"
+#include "suite.h"
+
+#define MORE 8 /* ranks, more than cores; those of other hosts */
+
+static msdu__pipeline pipeline;
+
+/* `ranks` of this host in `processes`, then some of another. */
+static double share(int32_t ranks, int32_t processes)
+{
+    msdu__place_name *names = calloc((size_t)ranks + MORE, sizeof(*names));
+
+    ck_assert_ptr_nonnull(names);
+    for (int32_t i = 0; i < ranks + MORE; i++) {
+        names[i].host = i < ranks ? 7 : 9;
+        names[i].process = (uint64_t)(i % processes);
+    }
+    pipeline.ranks = ranks + MORE;
+    pipeline.clock = msdu__clock_monotonic;
+    msdu__cores_count(&pipeline, names);
+    free(names);
+    return pipeline.core_share;
+}
+
+START_TEST(only_ranks_of_a_host_that_outnumber_its_cores_share_them)
+{
+    int32_t cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+
+    ck_assert_double_eq(share(cores, cores), 0);
+    ck_assert_double_eq(share(2 * cores, 2 * cores), 0.5);
+    ck_assert_double_eq(share(cores + 1, 1), cores); /* as threads of one process */
+}
+END_TEST
+
+START_TEST(a_host_without_a_name_tells_nothing)
+{
+    msdu__place_name names[1024] = {{0}};
+
+    pipeline.ranks = 1024;
+    pipeline.clock = msdu__clock_monotonic;
+    msdu__cores_count(&pipeline, names);
+    ck_assert_double_eq(pipeline.core_share, 0);
+}
+END_TEST
+
+START_TEST(a_process_has_one_name_and_its_host_is_known)
+{
+    msdu__place_name first = msdu__cores_name();
+    msdu__place_name again = msdu__cores_name();
+
+    ck_assert_uint_ne(first.host, 0);
+    ck_assert_uint_eq(first.host, again.host);
+    ck_assert_uint_eq(first.process, again.process);
+}
+END_TEST
+
+static void *compute(void *unused)
+{
+    uint64_t began = msdu__cores_thread_ns();
+
+    (void)unused;
+    while (msdu__cores_thread_ns() - began < 2000000) {
+    }
+    return NULL;
+}
+
+START_TEST(a_wait_counts_as_far_as_cores_were_idle)
+{
+    const double hour = 3.6e12;
+    msdu__fragment f = {0};
+    pthread_t thread;
+
+    pipeline.clock = msdu__clock_monotonic;
+    pipeline.core_share = 0; /* cores of one's own */
+    ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, hour), hour);
+
+    pipeline.core_share = 1e9; /* of so many cores one is always idle: as long as time went by */
+    ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, hour), hour); /* since when is not known */
+    ck_assert_double_lt(msdu__cores_alone(&pipeline, &f, hour), hour);
+    ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, 1), 1);
+
+    pipeline.core_share = 1e-9; /* and of so few none, whatever it was */
+    (void)msdu__cores_alone(&pipeline, &f, hour);
+    ck_assert_int_eq(pthread_create(&thread, NULL, compute, NULL), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, hour), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cores");
+    TCase *tcase = tcase_create("cores");
+
+    tcase_add_test(tcase, only_ranks_of_a_host_that_outnumber_its_cores_share_them);
+    tcase_add_test(tcase, a_host_without_a_name_tells_nothing);
+    tcase_add_test(tcase, a_process_has_one_name_and_its_host_is_known);
+    tcase_add_test(tcase, a_wait_counts_as_far_as_cores_were_idle);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}

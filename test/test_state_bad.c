@@ -167,7 +167,7 @@ START_TEST(flipped_bits_are_found)
     for (int i = 0; i < t.attempts; i++) {
         bool is_format = i == 1;
         check_outcome(&t, i, 2, is_format ? MSDU_ERR_UNSUPPORTED : MSDU_ERR_INVALID,
-                      is_format ? "has format 1" : "rank 2: ");
+                      is_format ? "has format " : "rank 2: ");
     }
     kit_free(&save);
 }

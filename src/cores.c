@@ -6,8 +6,10 @@
  */
 #include "start.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -59,6 +61,7 @@ void msdu__cores_count(msdu__pipeline *p, const msdu__place_name *names)
         processes += names[i].host == host && is_new_process(names, i) ? 1 : 0;
     }
     p->core_share = 0;
+    p->cores = cores;
     if (host == 0 || cores <= 0 || ranks <= cores || p->clock != msdu__clock_monotonic) {
         return;
     }
@@ -81,6 +84,34 @@ uint64_t msdu__cores_thread_ns(void)
     return cpu_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
+#define STOLEN 8 /* place of steal in the first line of /proc/stat; after it: guest */
+
+/* What a hypervisor took from all cores so far; 0: not told. Without stdio, which allocates. */
+static uint64_t stolen_ns(void)
+{
+    char line[256];
+    const char *at = line + sizeof("cpu") - 1;
+    uint64_t ticks = 0;
+    int file = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file >= 0 ? read(file, line, sizeof(line) - 1) : 0;
+    if (file >= 0) {
+        close(file);
+    }
+    if (length <= at - line) {
+        return 0;
+    }
+    line[length] = '\0';
+    for (int i = 0; i < STOLEN; i++) {
+        char *end = NULL;
+        ticks = strtoull(at, &end, 10);
+        if (end == at) {
+            return 0;
+        }
+        at = end;
+    }
+    return ticks * (1000000000ULL / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
 double msdu__cores_alone(const msdu__pipeline *p, msdu__fragment *f, double waited_ns)
 {
     if (p->core_share <= 0) {
@@ -88,11 +119,14 @@ double msdu__cores_alone(const msdu__pipeline *p, msdu__fragment *f, double wait
     }
     uint64_t now = msdu__pipeline_now(p);
     uint64_t computing = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
+    uint64_t stolen = stolen_ns();
     double busy = (double)(computing - f->computing_ns) / p->core_share;
-    double idle = (double)(now - f->told_ns) - busy;
+    double taken = (double)(stolen - f->stolen_ns) / (double)p->cores;
+    double idle = (double)(now - f->told_ns) - busy - taken;
     bool is_known = f->told_ns > 0;
     f->told_ns = now;
     f->computing_ns = computing;
+    f->stolen_ns = stolen;
     idle = idle > 0 ? idle : 0;
     return is_known && idle < waited_ns ? idle : waited_ns;
 }

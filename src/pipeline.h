@@ -202,6 +202,7 @@ typedef struct msdu__fragment {
     uint64_t blocked_ns;   /* the owner's, when the last control message left; and then, too: */
     uint64_t told_ns;      /* time; 0: no message left yet */
     uint64_t computing_ns; /* processor time of this process */
+    uint64_t stolen_ns;    /* time that a hypervisor took from all cores */
     uint64_t opened_ns;
     uint64_t control_issued_ns;
     uint64_t plan_issued_ns;
@@ -225,6 +226,7 @@ typedef struct msdu__pipeline {
     msdu_comm *comm;
     int32_t rank;
     int32_t ranks;
+    long cores;        /* of this host */
     double core_share; /* cores of this host for each process where ranks outnumber them, else 0 */
 
     const msdu_device *device; /* where tensors are; NULL: host memory */

@@ -80,6 +80,7 @@ START_TEST(a_wait_counts_as_far_as_cores_were_idle)
     pipeline.core_share = 0; /* cores of one's own */
     ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, hour), hour);
 
+    pipeline.cores = 1;
     pipeline.core_share = 1e9; /* of so many cores one is always idle: as long as time went by */
     ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, hour), hour); /* since when is not known */
     ck_assert_double_lt(msdu__cores_alone(&pipeline, &f, hour), hour);

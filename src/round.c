@@ -179,7 +179,6 @@ static void apply_round(msdu__pipeline *p, msdu__fragment *f)
     }
 }
 
-/* Not the context's clock: what this thread itself has spent. */
 static void observe(msdu__pipeline *p, const msdu__fragment *f)
 {
     uint64_t now = msdu__pipeline_now(p);

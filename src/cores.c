@@ -7,6 +7,7 @@
 #include "start.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,12 @@ static uint64_t stolen_ns(void)
     return ticks * (1000000000ULL / (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
+double msdu__cores_halted_ns(long cores, double time_ns, double stolen_ns)
+{
+    double left = 1 - stolen_ns / ((double)cores * time_ns);
+    return time_ns * (1 - pow(left > 0 ? left : 0, (double)cores));
+}
+
 double msdu__cores_alone(const msdu__pipeline *p, msdu__fragment *f, double waited_ns)
 {
     if (p->core_share <= 0) {
@@ -120,9 +127,10 @@ double msdu__cores_alone(const msdu__pipeline *p, msdu__fragment *f, double wait
     uint64_t now = msdu__pipeline_now(p);
     uint64_t computing = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
     uint64_t stolen = stolen_ns();
+    double time = (double)(now - f->told_ns);
     double busy = (double)(computing - f->computing_ns) / p->core_share;
-    double taken = (double)(stolen - f->stolen_ns) / (double)p->cores;
-    double idle = (double)(now - f->told_ns) - busy - taken;
+    double halted = msdu__cores_halted_ns(p->cores, time, (double)(stolen - f->stolen_ns));
+    double idle = time - busy - halted;
     bool is_known = f->told_ns > 0;
     f->told_ns = now;
     f->computing_ns = computing;

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 static msdu_what what_of(const msdu__pipeline *p, const msdu__fragment *f)
 {

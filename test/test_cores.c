@@ -60,6 +60,15 @@ START_TEST(a_process_has_one_name_and_its_host_is_known)
 }
 END_TEST
 
+START_TEST(a_stolen_core_halts_the_ranks_on_the_others_too)
+{
+    ck_assert_double_eq(msdu__cores_halted_ns(2, 1e9, 0), 0);
+    ck_assert_double_eq_tol(msdu__cores_halted_ns(1, 1e9, 3e8), 3e8, 1);
+    ck_assert_double_eq_tol(msdu__cores_halted_ns(2, 1e9, 1e9), 7.5e8, 1); /* half of each */
+    ck_assert_double_eq(msdu__cores_halted_ns(2, 1e9, 3e9), 1e9);          /* ticks are coarse */
+}
+END_TEST
+
 static void *compute(void *unused)
 {
     uint64_t began = msdu__cores_thread_ns();
@@ -102,6 +111,7 @@ int main(void)
     tcase_add_test(tcase, only_ranks_of_a_host_that_outnumber_its_cores_share_them);
     tcase_add_test(tcase, a_host_without_a_name_tells_nothing);
     tcase_add_test(tcase, a_process_has_one_name_and_its_host_is_known);
+    tcase_add_test(tcase, a_stolen_core_halts_the_ranks_on_the_others_too);
     tcase_add_test(tcase, a_wait_counts_as_far_as_cores_were_idle);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

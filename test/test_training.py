@@ -332,7 +332,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(tried(*edge, (0.2, 2.5)), [0.05, 0.1, 0.025, 0.2])
         self.assertEqual(tried((0.025, 4.0), *middle[1:]), [0.05, 0.1, 0.025, 0.0125])
 
-    def test_a_rate_above_ddps_must_win_with_a_second_seed(self) -> None:
+    def test_a_rate_other_than_ddps_must_win_with_a_second_seed(self) -> None:
         def searched(method: str, lr: float, final: float, seed: int = 0) -> record.Record:
             return made_up(method, final, seed, purpose="search", lr=lr)
 
@@ -340,10 +340,13 @@ class Tables(unittest.TestCase):
                     ("ddp", (1.0, 3.0, 2.0)), ("local-8", (1.0, 2.0, 2.5, 2.4)))
                 for lr, final in zip((0.025, 0.05, 0.1, 0.2), finals)]
 
-        def again(*more: record.Record) -> list[tuple[float, int]]:
-            runs = plan.search([*grid, *more], "cnn", "local", "cifar100")
+        def again(*more: record.Record, family: str = "local") -> list[tuple[float, int]]:
+            runs = plan.search([*grid, *more], "cnn", family, "cifar100")
             return [(one.lr, one.seed) for one in runs if one.seed]
 
+        self.assertEqual(again(family="ddp"), [])
+        below = [searched("ours-h1-int4", lr, final) for lr, final in ((0.025, 2.5), (0.05, 2.4))]
+        self.assertEqual(again(*below, family="ours-h1"), [(0.025, 4), (0.05, 4)])
         self.assertEqual(again(), [(0.1, plan.AGAIN_SEED), (0.05, plan.AGAIN_SEED)])
         second = [searched("local-8", 0.1, 1.0, plan.AGAIN_SEED),
                   searched("local-8", 0.05, 2.0, plan.AGAIN_SEED)]

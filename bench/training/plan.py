@@ -23,7 +23,7 @@ from .record import Record
 
 RATIOS = (4.0, 1.0, 16.0, 0.25)  # communication over computation of DDP, most telling first
 SEARCH_SEED = 0
-AGAIN_SEED = 4  # of the search, for a learning rate above DDP's
+AGAIN_SEED = 4  # of the search, for a learning rate other than DDP's
 SEARCHED_ON = {"tinyimagenet": "cifar100"}  # every method takes what it found for the model there
 SEEDS = (1, 2, 3)
 RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.1, 0.025),
@@ -173,9 +173,9 @@ def _grid(records: list[Record], model: str, family: str, dataset: str) -> list[
 
 
 def search(records: list[Record], model: str, family: str, dataset: str) -> Iterator[Planned]:
-    """Learning rates of a family; where the best is above DDP's, both once more with a second
-    seed, because what one seed bears at the edge another may not; for DiLoCo then the outer
-    settings at the best of them."""
+    """Learning rates of a family; where the best is not DDP's, both once more with a second seed,
+    because neighbors in the grid differ by less than seeds do; for DiLoCo then the outer settings
+    at the best of them."""
     if dataset in SEARCHED_ON:
         return
     one = FAMILIES[family]
@@ -184,7 +184,7 @@ def search(records: list[Record], model: str, family: str, dataset: str) -> Iter
                       one.ratio, dataset)
     lr = best_of(records, model, family, dataset).lr
     plain = best_of(records, model, "ddp", dataset).lr
-    for again in (lr, plain) if lr > plain else ():
+    for again in (lr, plain) if lr != plain else ():
         yield Planned("search", model, one.representative, AGAIN_SEED, again, one.settings,
                       one.ratio, dataset)
     if family == "diloco":

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import train
-from training import data, launch, models, plan, rank, record, report
+from training import data, launch, models, outcome, plan, rank, record, report
 
 PARTS = ("search", "accuracy", "pace", "step", "whole")
 Run = tuple[plan.Planned, rank.Options, float, str]  # with its rate and key
@@ -67,14 +67,13 @@ def wanted_models(text: str) -> list[tuple[str, str]]:
 def rate_of(records: list[record.Record], one: plan.Planned) -> float | None:
     """Mbit/s at which DDP's bytes take `ratio` times as long as computing; None: not known yet.
 
-    DDP sends 2 (N - 1) / N times 4 bytes for each parameter and step.
+    DDP sends what outcome.plain_bits() says in every step.
     """
     if one.ratio is None:
         return -1.0 if one.part == "pace" else 0.0
     for pace in records:
         if (pace["purpose"], pace["model"], pace["dataset"]) == ("pace", one.model, one.dataset):
-            ranks = pace["ranks"]
-            bits = 8 * 2 * (ranks - 1) / ranks * 4 * pace["parameters"]
+            bits = outcome.plain_bits(pace["ranks"], pace["parameters"])
             return float(f"{bits / (one.ratio * pace['step_median_s']) / 1e6:.3g}")
     return None
 

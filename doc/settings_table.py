@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the table of settings, as `msdu info --json` prints it, into README.md.
+"""Puts the table of settings, as `msdu info --json` prints it, into doc/settings.md.
 
-settings_table.py MSDU README          rewrites the part between the two markers
-settings_table.py MSDU README --check  only says whether it would change (exit 1)
+settings_table.py MSDU FILE          rewrites the part between the two markers
+settings_table.py MSDU FILE --check  only says whether it would change (exit 1)
 """
 import json
 import pathlib

@@ -256,6 +256,30 @@ class Tables(unittest.TestCase):
         self.assertAlmostEqual(ddp.spread, 2 ** 0.5)
         self.assertEqual((found[1].fewer, found[1].beyond(ddp)), (10.0, 1.5))  # of seed 1
 
+    def test_at_a_glance_problems_stand_side_by_side(self) -> None:
+        def step(method: str, seconds: float) -> record.Record:
+            return made_up(method, 0.0, purpose="step", ratio=4.0, rate_mbit=2.0,
+                           step_median_s=seconds)
+
+        def whole(lr: float, seed: int, wall_s: float) -> record.Record:
+            return made_up("ours", 30.0 + seed, seed, purpose="whole", ratio=4.0, rate_mbit=2.0,
+                           lr=lr, wall_s=wall_s)
+
+        text = {"model": "gpt", "dataset": "shakespeare", "metric": "loss"}
+        made = report.glance([
+            made_up("ddp", 30.0, 1), made_up("ddp", 32.0, 2), made_up("ddp", 2.0, **text),
+            made_up("powersgd", 31.5, settings="rank=4", bytes_per_rank=60000),
+            made_up("powersgd", 2.25, settings="rank=4", bytes_per_rank=30000, **text),
+            step("ddp", 0.2), step("powersgd", 0.1),
+            whole(0.1, 1, 4.0), whole(0.1, 2, 6.0), whole(0.2, 3, 1.0)])
+        self.assertIn("communication / computation 4\n", made)
+        # 5 % of PowerSGD's steps are plain; of ours the rate with most seeds counts
+        for row in ("| method | cnn on cifar100, accuracy |\n", "| ddp | 31.00 +- 1.41 |\n",
+                    "| powersgd rank=4 | +1.5, 1.9 x |\n", "| ours | +0.5, 4.0 x |\n",
+                    "| ddp | 31.00 +- 1.41 | 2.000 |\n",
+                    "| powersgd rank=4 | +1.5 (10) | +0.25 (20) |\n"):
+            self.assertIn(row, made)
+
     def test_time_is_where_the_curve_reaches_the_goal(self) -> None:
         curve = [(10.0, 20.0), (20.0, 30.0), (30.0, 31.0)]
         self.assertEqual(outcome.reached_at(curve, 25.0, "accuracy"), 15.0)
@@ -351,9 +375,15 @@ class Tables(unittest.TestCase):
         second = [searched("local-8", 0.1, 1.0, plan.AGAIN_SEED),
                   searched("local-8", 0.05, 2.0, plan.AGAIN_SEED)]
         self.assertEqual(again(second[0]), [(0.1, plan.AGAIN_SEED), (0.05, plan.AGAIN_SEED)])
-        self.assertEqual(again(*second), [])
+        self.assertEqual(again(*second), again())  # both have records now
         self.assertEqual(
             plan.best_of([*grid, *second], "cnn", "local", "cifar100").lr, 0.05)
+        # what a rate beyond the first grid has with the first seed, it must have with both
+        beyond = searched("local-8", 0.4, 3.5)
+        self.assertEqual(again(*second, beyond), [(0.4, plan.AGAIN_SEED), (0.05, plan.AGAIN_SEED)])
+        high = [searched("local-8", 0.4, 3.5, plan.AGAIN_SEED), beyond]
+        self.assertEqual(
+            plan.best_of([*grid, *second, *high], "cnn", "local", "cifar100").lr, 0.4)
 
     def test_rate_gives_the_asked_ratio(self) -> None:
         pace = made_up("none", 0.0, purpose="pace", step_median_s=0.1, parameters=10 ** 6)

@@ -58,6 +58,9 @@ class Outcome:
     bytes_per_rank: float
     fewer: float  # bytes of a plain float32 allreduce every step, by those sent
     steps: int
+    metric: str  # accuracy or loss
+    rate_mbit: float  # of the links; 0 where they are not shaped
+    wall_s: float  # mean over seeds, evaluations left out
 
     @property
     def label(self) -> str:
@@ -90,10 +93,14 @@ class Outcome:
         return statistics.stdev(self.finals) if len(self.finals) > 1 else float("nan")
 
 
+def plain_bits(ranks: int, parameters: int) -> float:
+    """Bits each rank sends in a ring allreduce of float32 gradients."""
+    return 8 * 2 * (ranks - 1) / ranks * 4 * parameters
+
+
 def plain_bytes(one: Record) -> float:
-    """Bytes each rank sends in a ring allreduce of float32 gradients every step."""
-    ranks = one["ranks"]
-    return float(2 * (ranks - 1) / ranks * 4 * one["parameters"] * one["steps"])
+    """Bytes each rank sends when it does so in every step."""
+    return plain_bits(one["ranks"], one["parameters"]) / 8 * float(one["steps"])
 
 
 def _metric(one: Record) -> list[float]:
@@ -109,7 +116,8 @@ def _outcome(group: list[Record]) -> Outcome:
                    {one["seed"]: one["final"] for one in group},
                    statistics.fmean(one["eval_loss"][-1] for one in group),
                    tuple(zip(first["eval_samples"], mean)), sent,
-                   plain_bytes(first) / sent, first["steps"])
+                   plain_bytes(first) / sent, first["steps"], first["metric"],
+                   first["rate_mbit"], statistics.fmean(one["wall_s"] for one in group))
 
 
 def _grouped(records: Iterable[Record]) -> list[list[Record]]:

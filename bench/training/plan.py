@@ -132,16 +132,18 @@ class Best:
     settings: tuple[tuple[str, str], ...]
 
 
-def best_of(records: list[Record], model: str, family: str, dataset: str) -> Best:
-    """What the search found, by the mean over seeds among what was tried with most of them;
-    before it has run: what DDP found, or the model's default."""
+def best_of(records: list[Record], model: str, family: str, dataset: str,
+            seed: int | None = None) -> Best:
+    """What the search found, by the mean over seeds among what was tried with most of them, or by
+    one seed; before it has run: what DDP found, or the model's default."""
     dataset = SEARCHED_ON.get(dataset, dataset)
     tried: dict[Best, list[float]] = {}
     metric = ""
     for one in records:
         if (one["purpose"], one["model"], one["dataset"]) != ("search", model, dataset):
             continue
-        if family_of(one["method"]) == family and one["final"] is not None:
+        if family_of(one["method"]) == family and one["final"] is not None and (
+                seed is None or one["seed"] == seed):
             metric = one["metric"]
             tried.setdefault(Best(one["lr"], pairs_of(one["settings"])), []).append(one["final"])
     most = max(map(len, tried.values()), default=0)
@@ -158,35 +160,37 @@ def best_of(records: list[Record], model: str, family: str, dataset: str) -> Bes
 
 
 def _grid(records: list[Record], model: str, family: str, dataset: str) -> list[float]:
-    """Learning rates to try: the model's, and where the best so far is the smallest or the largest
-    of them, the next by a factor of 2, at most EXTENSIONS either way."""
+    """Learning rates to try: the model's, and where the best so far, of the first seed or of all,
+    is the smallest or the largest of them, the next by a factor of 2, at most EXTENSIONS either
+    way."""
     grid = sorted(RATES[model])
     tried = {one["lr"] for one in records if (one["purpose"], one["model"], one["dataset"]) == (
         "search", model, dataset) and family_of(one["method"]) == family}
-    best = best_of(records, model, family, dataset).lr
+    best = {best_of(records, model, family, dataset, seed).lr for seed in (SEARCH_SEED, None)}
     for _ in range(EXTENSIONS):
-        if tried.issuperset(grid) and best >= grid[-1]:
+        if tried.issuperset(grid) and max(best) >= grid[-1]:
             grid.append(grid[-1] * 2)
-        elif tried.issuperset(grid) and best <= grid[0]:
+        elif tried.issuperset(grid) and min(best) <= grid[0]:
             grid.insert(0, grid[0] / 2)
     return [*RATES[model], *(lr for lr in grid if lr not in RATES[model])]
 
 
 def search(records: list[Record], model: str, family: str, dataset: str) -> Iterator[Planned]:
-    """Learning rates of a family; where the best is not DDP's, both once more with a second seed,
-    because neighbors in the grid differ by less than seeds do; for DiLoCo then the outer settings
-    at the best of them."""
+    """Learning rates of a family; where the first seed's best is not DDP's, both once more with a
+    second seed, because neighbors in the grid differ by less than seeds do; for DiLoCo then the
+    outer settings at the best of them."""
     if dataset in SEARCHED_ON:
         return
     one = FAMILIES[family]
     for lr in _grid(records, model, family, dataset):
         yield Planned("search", model, one.representative, SEARCH_SEED, lr, one.settings,
                       one.ratio, dataset)
-    lr = best_of(records, model, family, dataset).lr
+    first = best_of(records, model, family, dataset, SEARCH_SEED).lr
     plain = best_of(records, model, "ddp", dataset).lr
-    for again in (lr, plain) if lr != plain else ():
+    for again in (first, plain) if first != plain else ():
         yield Planned("search", model, one.representative, AGAIN_SEED, again, one.settings,
                       one.ratio, dataset)
+    lr = best_of(records, model, family, dataset).lr
     if family == "diloco":
         for outer_lr, momentum in OUTER:
             settings = {**dict(one.settings), "outer_lr": outer_lr, "outer_momentum": momentum}

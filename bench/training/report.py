@@ -30,6 +30,12 @@ no communicators below two of them, and wants torch below 2.11.1; DDP's bf16 hoo
 refuses without NCCL.
 """
 
+GLANCE_NOTE = """\
+Results are beside DDP's of the same seeds at equal samples (points of accuracy, or loss); DDP's row
+has its own. Speed is how many times as fast as DDP all samples were trained: for `ours`, which
+adapts to the link, by whole runs on it, for the others by steps on it.
+"""
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; the first column is text, the others numbers."""
@@ -104,6 +110,75 @@ def _course(one: Record) -> str:
     return " ".join(parts if len(parts) <= 6 else [*parts[:3], "...", *parts[-2:]])
 
 
+GLANCE = ("ddp", "ddp-fp16", "powersgd", "hierarchical", "postlocal", "local-8", "diloco")
+
+
+def _cell(one: Outcome, ddp: Outcome, more: str) -> str:
+    if one is ddp:
+        return _with_spread(one, 3 if one.metric == "loss" else 2)
+    return f"{one.beyond(ddp):+.{2 if one.metric == 'loss' else 1}f}{more}"
+
+
+def _side_by_side(by_problem: dict[str, dict[str, str]], order: Sequence[str]) -> str:
+    """Cells by problem and label as one table, a column for each problem."""
+    rows = [(label, *(cells.get(label, "") for cells in by_problem.values())) for label in order]
+    return table(("method", *by_problem), rows)
+
+
+def _title(problem: Problem) -> str:
+    return f"{problem.model} on {problem.dataset}, {problem.metric}"
+
+
+def _speeds(records: list[Record], problem: Problem, pace: Pace) -> dict[str, str]:
+    """A cell for each method: its result beside DDP's, and how many times as fast it is."""
+    found = outcome.outcomes(records, problem)
+    ddp = outcome.reference(found)
+    plain = pace.whole("ddp", ddp.steps) if ddp else None
+    if ddp is None or plain is None:
+        return {}
+    cells = {}
+    for one in found:
+        whole = pace.whole(one.method, one.steps)
+        if one.method in GLANCE and whole is not None:
+            cells[one.label] = _cell(one, ddp, f", {plain / whole:.1f} x")
+    most: dict[str, Outcome] = {}
+    for one in outcome.outcomes(records, problem, "whole"):
+        if one.rate_mbit == pace.rate_mbit and one.method.startswith("ours") and (
+                one.method not in most or len(one.finals) > len(most[one.method].finals)):
+            most[one.method] = one
+    return cells | {name: _cell(one, ddp, f", {plain / one.wall_s:.1f} x")
+                    for name, one in most.items()}
+
+
+def glance(records: list[Record]) -> str:
+    """All problems side by side: for each ratio result and speed, then result and bytes."""
+    problems = outcome.problems_of(records)
+    ratios: dict[float, dict[str, dict[str, str]]] = {}
+    for problem in problems:
+        for pace in outcome.paces(records, problem):
+            ratios.setdefault(pace.ratio, {})[_title(problem)] = _speeds(records, problem, pace)
+    parts = ["## At a glance\n", GLANCE_NOTE]
+    for ratio, by_problem in sorted(ratios.items()):
+        order = sorted(dict.fromkeys(label for cells in by_problem.values() for label in cells),
+                       key=lambda label: (*GLANCE, label).index(label.split()[0]))
+        parts += [f"### Speed at communication / computation {ratio:g}\n",
+                  _side_by_side(by_problem, order)]
+    fewer: dict[str, list[float]] = {}
+    by_problem = {}
+    for problem in problems:
+        found = outcome.outcomes(records, problem)
+        ddp = outcome.reference(found)
+        chosen = [one for one in found if ddp and not (one.method == "ours" and one.settings)]
+        by_problem[_title(problem)] = {
+            one.label: _cell(one, ddp, f" ({one.fewer:.{0 if one.fewer >= 10 else 1}f})")
+            for one in chosen if ddp}
+        for one in chosen:
+            fewer.setdefault(one.label, []).append(one.fewer)
+    order = sorted(fewer, key=lambda label: (label != "ddp", sum(fewer[label]) / len(fewer[label])))
+    return "\n".join([*parts, "### Bytes: how many times fewer, in brackets\n",
+                      _side_by_side(by_problem, order)])
+
+
 def whole_table(records: list[Record], found: list[Outcome], problem: Problem,
                 paces: list[Pace]) -> str:
     """Whole runs on shaped links: what was measured, beside the product."""
@@ -148,6 +223,16 @@ def search_table(records: list[Record], problem: Problem) -> str:
     return table(("search", "lr", "epochs", "seed", problem.metric), sorted(rows)) if rows else ""
 
 
+def _measured(pace: Pace, problem: Problem) -> str:
+    """What the ratio was in the hour of these steps: links were set by an earlier one's computing."""
+    computing = pace.step_s.get("none")
+    if computing is None:
+        return ""
+    bits = outcome.plain_bits(problem.ranks, problem.parameters)
+    return (f"Computing took {computing * 1e3:.1f} ms a step in the hour of these steps, so the "
+            f"ratio was {bits / (pace.rate_mbit * 1e6 * computing):.2g}.\n")
+
+
 def _machines(records: list[Record]) -> str:
     """Where all this was measured."""
     places = sorted({(one["processor"], one["cores"], one["device"], one["torch"])
@@ -182,7 +267,7 @@ def section(records: list[Record], problem: Problem) -> str:
         made = time_table(found, problem, pace)
         if made:
             parts += [f"### Communication / computation {pace.ratio:g}: "
-                      f"{pace.rate_mbit:g} Mbit/s\n", made]
+                      f"{pace.rate_mbit:g} Mbit/s\n", _measured(pace, problem), made]
     parts += [whole_table(records, found, problem, paces), search_table(records, problem)]
     return "\n".join(part for part in parts if part)
 
@@ -194,7 +279,7 @@ def write(records: list[Record], kept: pathlib.Path, out: pathlib.Path) -> None:
     """
     if not records:
         return
-    parts = ["# Training comparison\n", _machines(records), NOTES,
+    parts = ["# Training comparison\n", _machines(records), NOTES, glance(records),
              *(section(records, problem) for problem in outcome.problems_of(records)),
              _failures(kept)]
     (out / "table.md").write_text("\n".join(parts), encoding="utf-8")

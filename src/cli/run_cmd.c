@@ -18,7 +18,7 @@
 static const char doc[] =
     "Run a trainer that was not changed: its MPI_Allreduce calls that are gradients go through the "
     "library, all others as they are. Under mpirun: mpirun -n 4 msdu run -- ./trainer args\v"
-    "Settings are MSDU_* variables, see 'msdu info'; those of MSDU_ATTACH_* are in the README.";
+    "Settings are MSDU_* variables, see 'msdu info'; those of MSDU_ATTACH_* are in doc/attach.md.";
 
 static error_t on_option(int key, char *arg, struct argp_state *state)
 {

@@ -23,7 +23,7 @@ from .record import Record
 
 RATIOS = (4.0, 1.0, 16.0, 0.25)  # communication over computation of DDP, most telling first
 SEARCH_SEED = 0
-AGAIN_SEED = 4  # of the search, for a learning rate other than DDP's
+AGAIN_SEED = 4  # of the search, where two learning rates contend
 SEARCHED_ON = {"tinyimagenet": "cifar100"}  # every method takes what it found for the model there
 SEEDS = (1, 2, 3)
 RATES = {"cnn": (0.05, 0.1, 0.025), "resnet": (0.1, 0.2, 0.05), "vgg": (0.05, 0.1, 0.025),
@@ -175,20 +175,31 @@ def _grid(records: list[Record], model: str, family: str, dataset: str) -> list[
     return [*RATES[model], *(lr for lr in grid if lr not in RATES[model])]
 
 
+def _contenders(records: list[Record], model: str, family: str, dataset: str) -> list[float]:
+    """Learning rates that need a second seed, because neighbors in the grid may differ by less than
+    seeds do: the first seed's best and DDP's, if they are two; of DDP itself the best two."""
+    plain = best_of(records, model, "ddp", dataset).lr
+    if family != "ddp":
+        first = best_of(records, model, family, dataset, SEARCH_SEED).lr
+        return [first, plain] if first != plain else []
+    tried = [one for one in records if one["seed"] == SEARCH_SEED and one["final"] is not None and (
+        one["purpose"], one["model"], one["dataset"]) == ("search", model, dataset) and
+        family_of(one["method"]) == "ddp"]
+    tried.sort(key=lambda one: one["final"], reverse=not tried or tried[0]["metric"] != "loss")
+    return [one["lr"] for one in tried[:2]] if len(tried) >= len(RATES[model]) else []
+
+
 def search(records: list[Record], model: str, family: str, dataset: str) -> Iterator[Planned]:
-    """Learning rates of a family; where the first seed's best is not DDP's, both once more with a
-    second seed, because neighbors in the grid differ by less than seeds do; for DiLoCo then the
-    outer settings at the best of them."""
+    """Learning rates of a family, the contenders once more; for DiLoCo then the outer settings at
+    the best of them."""
     if dataset in SEARCHED_ON:
         return
     one = FAMILIES[family]
     for lr in _grid(records, model, family, dataset):
         yield Planned("search", model, one.representative, SEARCH_SEED, lr, one.settings,
                       one.ratio, dataset)
-    first = best_of(records, model, family, dataset, SEARCH_SEED).lr
-    plain = best_of(records, model, "ddp", dataset).lr
-    for again in (first, plain) if first != plain else ():
-        yield Planned("search", model, one.representative, AGAIN_SEED, again, one.settings,
+    for lr in _contenders(records, model, family, dataset):
+        yield Planned("search", model, one.representative, AGAIN_SEED, lr, one.settings,
                       one.ratio, dataset)
     lr = best_of(records, model, family, dataset).lr
     if family == "diloco":

@@ -370,7 +370,8 @@ class Tables(unittest.TestCase):
             return [(one.lr, one.seed) for one in runs if one.seed]
 
         self.assertEqual(again(family="ddp"), [(0.05, plan.AGAIN_SEED), (0.1, plan.AGAIN_SEED)])
-        below = [searched("ours-h1-int4", lr, final) for lr, final in ((0.025, 2.5), (0.05, 2.4))]
+        below = [searched("ours-h1-int4", lr, final) for lr, final in (
+            (0.025, 2.5), (0.05, 2.4), (0.1, 1.0))]
         self.assertEqual(again(*below, family="ours-h1"), [(0.025, 4), (0.05, 4)])
         self.assertEqual(again(), [(0.1, plan.AGAIN_SEED), (0.05, plan.AGAIN_SEED)])
         second = [searched("local-8", 0.1, 1.0, plan.AGAIN_SEED),

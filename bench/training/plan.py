@@ -177,16 +177,18 @@ def _grid(records: list[Record], model: str, family: str, dataset: str) -> list[
 
 def _contenders(records: list[Record], model: str, family: str, dataset: str) -> list[float]:
     """Learning rates that need a second seed, because neighbors in the grid may differ by less than
-    seeds do: the first seed's best and DDP's, if they are two; of DDP itself the best two."""
+    seeds do: the first seed's best and DDP's, if both were tried; of DDP itself the best two."""
+    tried = {one["lr"]: one["final"] for one in records if one["final"] is not None and (
+        one["purpose"], one["model"], one["dataset"], one["seed"], family_of(one["method"])) == (
+            "search", model, dataset, SEARCH_SEED, family)}
+    if len(tried) < len(RATES[model]):
+        return []
+    first = best_of(records, model, family, dataset, SEARCH_SEED).lr
+    if family == "ddp":
+        others = [one for one in records if one["lr"] != first]
+        return [first, best_of(others, model, family, dataset, SEARCH_SEED).lr]
     plain = best_of(records, model, "ddp", dataset).lr
-    if family != "ddp":
-        first = best_of(records, model, family, dataset, SEARCH_SEED).lr
-        return [first, plain] if first != plain else []
-    tried = [one for one in records if one["seed"] == SEARCH_SEED and one["final"] is not None and (
-        one["purpose"], one["model"], one["dataset"]) == ("search", model, dataset) and
-        family_of(one["method"]) == "ddp"]
-    tried.sort(key=lambda one: one["final"], reverse=not tried or tried[0]["metric"] != "loss")
-    return [one["lr"] for one in tried[:2]] if len(tried) >= len(RATES[model]) else []
+    return [first, plain] if plain in tried and plain != first else []
 
 
 def search(records: list[Record], model: str, family: str, dataset: str) -> Iterator[Planned]:

@@ -79,6 +79,7 @@ static void collect_stats(const msdu__pipeline *p, const msdu__fragment *f,
         .delay_steps = f->round.delay_steps,
         .ranks = p->ranks,
         .is_gradient = f->round.is_gradient,
+        .is_trial = p->is_tuned && !p->is_narrowed && !p->tuner.is_settled,
         .elements = p->element_count,
         .messages = p->slice_bound,
     };

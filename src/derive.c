@@ -13,7 +13,7 @@
 #define DELAY_MOST 4
 
 /* What sparse holds back waits for its turn and is no noise: h = 2 in sparse costs a little less
- * than h = 4 in four bits, whose harm the cap is (src/DESIGN.md). */
+ * than h = 4 in four bits, whose harm the cap is (src/interval/DESIGN.md). */
 #define SPARSE_HARM 0.34
 
 static void derive_wires(msdu__pipeline *p)
@@ -32,7 +32,7 @@ static void derive_wires(msdu__pipeline *p)
             .is_allowed = i != MSDU__WIRE_SPARSE || p->settings.domain != MSDU__DOMAIN_ACCUMULATED,
             /* Gradients in 2 bits and less cost accuracy: momentum adds their noise up, and its
              * square spoils Adam's second moment (1-bit Adam). Pseudo-gradients stand them;
-             * src/DESIGN.md has the numbers. */
+             * src/interval/DESIGN.md has the numbers. */
             .is_allowed_h1 = i != MSDU__WIRE_TERNARY && i != MSDU__WIRE_SPARSE,
         };
     }

@@ -131,7 +131,7 @@ END_TEST
 
 /* 8 ms of 10 waited where 3 were predicted, and all but `alone_ms` of them for others' computing.
  */
-static double exact_share(double alone_ms, double seen_ms)
+static double exact_share(double alone_ms, double seen_ms, bool is_trial)
 {
     msdu__interval_args args = default_args();
     msdu__interval_state state = {{0}, {0}};
@@ -149,16 +149,23 @@ static double exact_share(double alone_ms, double seen_ms)
         msdu__waiting_learn(&args, &stats, &state);
     }
     msdu__hiding hiding = known(&state);
+    stats.is_trial = is_trial;
     return msdu__interval_overhead(&args, &stats, &hiding, &exact);
 }
 
 START_TEST(computing_of_others_on_the_same_cores_is_no_wait_of_exact_rounds)
 {
-    ck_assert_double_eq_tol(exact_share(8, 0), 8.0 / 18, 1e-2); /* nothing is shared: the model */
-    ck_assert_double_eq(exact_share(0.9, 0), 0); /* a tenth of a step: the last computes alone */
-    ck_assert_double_eq_tol(exact_share(1.2, 0), 0.2 / 10.2, 1e-3);
-    ck_assert_double_eq_tol(exact_share(2, 0.1), 1.0 / 11, 1e-2); /* of single rounds it scatters */
-    ck_assert_double_eq_tol(exact_share(7.999, 0), 7.0 / 17, 1e-3);
+    ck_assert_double_eq_tol(exact_share(8, 0, false), 8.0 / 18,
+                            1e-2); /* nothing is shared: the model */
+    ck_assert_double_eq(exact_share(0.9, 0, false),
+                        0); /* a tenth of a step: the last computes alone */
+    ck_assert_double_eq_tol(exact_share(1.2, 0, false), 0.2 / 10.2, 1e-3);
+    ck_assert_double_eq_tol(exact_share(2, 0.1, false), 1.0 / 11,
+                            1e-2); /* of single rounds it scatters */
+    ck_assert_double_eq_tol(exact_share(7.999, 0, false), 7.0 / 17, 1e-3);
+    /* while sizes of slices are tried, only long waits count */
+    ck_assert_double_eq(exact_share(3.9, 0, true), 0);
+    ck_assert_double_eq_tol(exact_share(6, 0, true), 2.0 / 12, 1e-3);
 }
 END_TEST
 

@@ -23,6 +23,8 @@
 /* Of a step, that a core idles at a meeting of ranks that take turns there, on loopback too: the
  * last of them computes alone. */
 #define TURNS_SHARE 0.1
+/* Likewise while sizes of slices are tried, of which some are far from the best. */
+#define TURNS_TRIAL 0.4
 
 /* What a round is, as far as waiting is concerned. */
 enum { KIND_GRADIENT = 1, KIND_LOCAL, KIND_LATE };
@@ -78,7 +80,9 @@ double msdu__interval_overhead(const msdu__interval_args *args, const msdu__roun
 
         waited -= (is_gradient ? hiding->gradient_share : hiding->local_share) * step;
         if (is_gradient && choice->wire == args->widest_wire) {
-            waited = fmin(waited, hiding->exact_ns - TURNS_SHARE * step);
+            double turns = stats->is_trial ? TURNS_TRIAL : TURNS_SHARE;
+
+            waited = fmin(waited, hiding->exact_ns - turns * step);
         }
     }
     waited = fmax(waited, 0);

@@ -13,7 +13,7 @@
  * Magnitude. It is twice the threshold, as a uniform quantizer has it, not the mean of what is
  * sent, which would lose less in one step: what is sent leaves at most as much behind as it had,
  * and on either side of zero. With the mean, elements wait for many steps, and training is that
- * late (src/DESIGN.md has the numbers: 22 % instead of 32 %).
+ * late (src/wire/DESIGN.md has the numbers: 22 % instead of 32 %).
  *
  * Threshold. The largest one that an eighth of the elements reach, but at least a quarter of the
  * largest: a block with fewer elements that are not zero, or with outliers, sends fewer.

@@ -214,8 +214,8 @@ def search(records: list[Record], model: str, family: str, dataset: str) -> Iter
 def _tuned(records: list[Record], part: str, model: str, method: str, seed: int, dataset: str,
            ratio: float | None = None) -> Planned:
     """A run with what its family's search found."""
-    family = family_of(method)
-    best = best_of(records, model, family, dataset)
+    is_plain = method == "ours" and ratio is not None and ratio < 1  # it stays exact: DDP's rate
+    best = best_of(records, model, "ddp" if is_plain else family_of(method), dataset)
     settings = () if method.startswith(("ours", "local", "none", "ddp")) else best.settings
     if method == "hierarchical":
         settings = (("inner", "4"), ("outer", "8"))

@@ -2,6 +2,7 @@
 /* Tests of slices that are cut anew under way: no bit may tell. */
 #include <check.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -412,6 +413,43 @@ START_TEST(slices_follow_the_wire_and_nothing_is_lost)
 }
 END_TEST
 
+static atomic_uint heard[2]; /* rounds, by whether sizes were being tried */
+
+static void listen(const msdu__interval_args *args, const msdu__round_stats *stats,
+                   msdu__interval_state *state, msdu__decision *decision)
+{
+    msdu__policy_find("fixed")->decide(args, stats, state, decision);
+    atomic_fetch_add(&heard[stats->is_trial ? 1 : 0], 1);
+}
+
+static const msdu__policy listening = {.name = "listening", .help = "counts", .decide = listen};
+
+static void take_listening(ranks_self *self)
+{
+    ((msdu__pipeline *)self->ctx)->policy = &listening;
+}
+
+START_TEST(a_policy_is_told_which_rounds_try_sizes)
+{
+    ranks_run run;
+    ranks_job job = cutting_job(2, "float32");
+    job.stepped = NULL;
+    job.started = take_listening;
+    job.steps = 120;
+    job.config.slice_bytes = _i == 0 ? 0 : 20000;
+    ranks_run_well(&job, &run);
+    ranks_free(&run);
+    unsigned trials = atomic_load(&heard[1]);
+    unsigned others = atomic_load(&heard[0]);
+    ck_assert_uint_gt(others, 0);
+    if (_i == 0) { /* as long as it takes, and no longer */
+        ck_assert_uint_ge(trials, 2 * MSDU__TUNER_ROUNDS);
+    } else {
+        ck_assert_uint_eq(trials, 0);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("retune");
@@ -427,5 +465,6 @@ int main(void)
     tcase_add_test(cases, narrow_rounds_go_by_the_bytes_that_they_send);
     tcase_add_loop_test(cases, slices_follow_the_wire_and_nothing_is_lost, 0, 3);
     tcase_add_loop_test(cases, a_wire_that_is_given_has_its_cut_from_the_start, 0, 2);
+    tcase_add_loop_test(cases, a_policy_is_told_which_rounds_try_sizes, 0, 2);
     return suite_run(suite);
 }

@@ -359,6 +359,18 @@ class Tables(unittest.TestCase):
         self.assertEqual(tried(*edge, (0.2, 2.5)), [0.05, 0.1, 0.025, 0.2])
         self.assertEqual(tried((0.025, 4.0), *middle[1:]), [0.05, 0.1, 0.025, 0.0125])
 
+    def test_a_second_seed_takes_no_rate_from_the_grid_and_may_add_one(self) -> None:
+        def tried(second: tuple[float, float]) -> set[float]:
+            finals = {0: (1.0, 2.0, 3.0), plan.AGAIN_SEED: (None, *second)}
+            records = [made_up("ddp", final, seed, purpose="search", lr=lr)
+                       for seed, values in finals.items()
+                       for lr, final in zip((0.025, 0.05, 0.1), values) if final is not None]
+            return {one.lr for one in plan.search(records, "cnn", "ddp", "cifar100")
+                    if one.seed == plan.SEARCH_SEED}
+
+        self.assertIn(0.2, tried((9.0, 0.0)))  # the first seed's best is at the edge
+        self.assertIn(0.2, tried((0.0, 9.0)))
+
     def test_a_rate_other_than_ddps_must_win_with_a_second_seed(self) -> None:
         def searched(method: str, lr: float, final: float, seed: int = 0) -> record.Record:
             return made_up(method, final, seed, purpose="search", lr=lr)

@@ -155,13 +155,13 @@ static double exact_share(double alone_ms, double seen_ms, bool is_trial)
 
 START_TEST(computing_of_others_on_the_same_cores_is_no_wait_of_exact_rounds)
 {
-    ck_assert_double_eq_tol(exact_share(8, 0, false), 8.0 / 18,
-                            1e-2); /* nothing is shared: the model */
-    ck_assert_double_eq(exact_share(0.9, 0, false),
-                        0); /* a tenth of a step: the last computes alone */
+    /* nothing is shared: the model */
+    ck_assert_double_eq_tol(exact_share(8, 0, false), 8.0 / 18, 1e-2);
+    /* a tenth of a step: the last computes alone */
+    ck_assert_double_eq(exact_share(0.9, 0, false), 0);
     ck_assert_double_eq_tol(exact_share(1.2, 0, false), 0.2 / 10.2, 1e-3);
-    ck_assert_double_eq_tol(exact_share(2, 0.1, false), 1.0 / 11,
-                            1e-2); /* of single rounds it scatters */
+    /* of single rounds it scatters */
+    ck_assert_double_eq_tol(exact_share(2, 0.1, false), 1.0 / 11, 1e-2);
     ck_assert_double_eq_tol(exact_share(7.999, 0, false), 7.0 / 17, 1e-3);
     /* while sizes of slices are tried, only long waits count */
     ck_assert_double_eq(exact_share(3.9, 0, true), 0);

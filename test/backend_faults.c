@@ -41,6 +41,43 @@ START_TEST(ranks_that_mean_different_operations_are_told)
 }
 END_TEST
 
+static void look_away(long ms)
+{
+    const struct timespec span = {.tv_nsec = ms * 1000000};
+    (void)nanosleep(&span, NULL);
+}
+
+/* The data of rank 3 is too long for rank 2, which learns it from MPI before any rank can tell: 3
+ * looks away after its start, and 1, whose notice goes to 2, has not come. */
+static bool disagrees_unheard(struct rank *me)
+{
+    float data[1000] = {0};
+    msdu_req *req = NULL;
+    msdu_op op = {.size = sizeof(op),
+                  .kind = MSDU_OP_ALLREDUCE,
+                  .count = me->index == 2 ? 500 : 1000,
+                  .recv = data};
+    if (me->index == 1 || me->index == 2) {
+        look_away(me->index == 1 ? 600 : 40);
+    }
+    msdu_status status = me->backend->start(me->comm, &op, &req);
+    if (me->index == 3) {
+        look_away(600);
+    }
+    status = status == MSDU_OK ? rank_finish(me, req) : status;
+    if (status == MSDU_OK) {
+        status = reduce_until_failure(me, 1, 5);
+    }
+    return rank_expect(me, status, MSDU_ERR_MISMATCH, "operation 0 of lane 0");
+}
+
+START_TEST(difference_that_breaks_a_collective_is_told)
+{
+    struct world world = world_make(4, disagrees_unheard);
+    world_run(&world);
+}
+END_TEST
+
 static bool waits_for_lazy(struct rank *me)
 {
     float data[5] = {0};
@@ -250,6 +287,7 @@ TCase *backend_faults(void)
     tcase_set_timeout(faults, 120);
     add_lost_processes(faults);
     tcase_add_test(faults, ranks_that_mean_different_operations_are_told);
+    tcase_add_test(faults, difference_that_breaks_a_collective_is_told);
     tcase_add_test(faults, deadline_names_the_rank_that_did_not_start);
     tcase_add_test(faults, abort_passes_on_what_all_ranks_find_by_themselves);
     tcase_add_test(faults, abort_ends_operations_of_all_ranks_with_its_cause);

@@ -120,6 +120,8 @@ msdu_status mpi__join(struct msdu_comm *comm);
 /* All ranks leave together, or within the given time; false: communicators must be kept. */
 bool mpi__leave(struct msdu_comm *comm);
 msdu_status mpi__error(const msdu_host *host, const char *call, int code);
+/* MPI_Test() of a collective whose error is returned, not handled. */
+int mpi__test(MPI_Request *request, int *is_done);
 
 /* mpi_move.c: operations and their memory. */
 msdu_status mpi__move_start(struct msdu_comm *comm, struct msdu_req *req);

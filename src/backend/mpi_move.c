@@ -206,27 +206,13 @@ msdu_status mpi__move_start(struct msdu_comm *comm, struct msdu_req *req)
     return code == MPI_SUCCESS ? MSDU_OK : mpi__error(comm->host, "starting an operation", code);
 }
 
-/* Open MPI's MPI_Test() gives a request's error to the error handler of MPI_COMM_WORLD, which is
- * the trainer's and ends the job as a rule; so look at the request first, and never test that. */
-static int test_piece(MPI_Request *request, int *is_done)
-{
-    MPI_Status status = {.MPI_ERROR = MPI_SUCCESS};
-    if (*request == MPI_REQUEST_NULL) {
-        *is_done = 1;
-        return MPI_SUCCESS;
-    }
-    int code = PMPI_Request_get_status(*request, is_done, &status);
-    code = code == MPI_SUCCESS && *is_done ? status.MPI_ERROR : code;
-    return code == MPI_SUCCESS && *is_done ? PMPI_Test(request, is_done, MPI_STATUS_IGNORE) : code;
-}
-
 msdu_status mpi__move_test(struct msdu_comm *comm, struct msdu_req *req)
 {
     char reason[MPI_MAX_ERROR_STRING + 1] = "";
     int is_done = 1;
     int length = 0;
     for (int i = 0; i < req->pieces && is_done; i++) {
-        int code = test_piece(&req->requests[i], &is_done);
+        int code = mpi__test(&req->requests[i], &is_done);
         if (code != MPI_SUCCESS) {
             (void)PMPI_Error_string(code, reason, &length);
             return mpi__watch_blame(comm, req, reason);

@@ -89,7 +89,8 @@ class Session:
         self._slots = slots
         self._params: list[torch.Tensor] = [slot.param for slot in slots]
         self._pointers = [slot.pointer for slot in slots]
-        self._known = sum(len(g["params"]) for o in self.optimizers for g in o.param_groups)
+        self._places = self._own_places()
+        self._owned = self._of_optimizers()
         self.history = History()
         self.is_open = False  # a backward pass ended whose step did not
         self._is_local = False
@@ -355,12 +356,40 @@ class Session:
                 raise _tensors.invalid(
                     f"parameter '{name}' was frozen when attached and is trained now: attach again"
                 )
-        known = sum(len(g["params"]) for o in self.optimizers for g in o.param_groups)
-        if known != self._known:
+        self._check_places()
+        owned = self._of_optimizers()
+        if len(owned) != len(self._owned):
             raise _tensors.invalid(
-                f"the optimizer had {self._known} parameters when attached and has {known} now: "
-                "attach again"
+                f"the optimizer had {len(self._owned)} parameters when attached and has "
+                f"{len(owned)} now: attach again"
             )
+        if owned != self._owned:
+            raise _tensors.invalid(
+                "the optimizer owns another parameter than when attached: attach again"
+            )
+
+    def _own_places(self) -> list[tuple[dict[str, Any], str, _tensors.Slot]]:
+        """Where modules keep what is exchanged."""
+        slots = {id(slot.param): slot for slot in self._slots}
+        return [
+            (module._parameters, key, slots[id(param)])
+            for module in self.model.modules()
+            for key, param in module._parameters.items()
+            if id(param) in slots
+        ]
+
+    def _check_places(self) -> None:
+        """Nobody would see the gradients of a parameter that was put in the place of another."""
+        for parameters, key, slot in self._places:
+            param = parameters.get(key)
+            if param is not slot.param and param is not None and param.requires_grad:
+                if not any(param is known for known in self._params):  # tied since
+                    raise _tensors.invalid(
+                        f"parameter '{slot.name}' was replaced by another one: attach again"
+                    )
+
+    def _of_optimizers(self) -> list[int]:
+        return [id(p) for o in self.optimizers for g in o.param_groups for p in g["params"]]
 
     def _follow(self, slot: _tensors.Slot) -> None:
         # by the host: memory that is let go may be given to any stream

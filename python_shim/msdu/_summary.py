@@ -166,7 +166,8 @@ def plot(run: Union[Attachment, History, Sequence[Row]], axes: Any = None) -> An
         _, axes = plt.subplots(3, 1, sharex=True, figsize=(7, 6), layout="constrained")
     steps = [row.step for row in rows]
     axes[0].step(steps, [row.interval_steps for row in rows], where="post", label="interval h")
-    axes[0].step(steps, [row.wire_bits for row in rows], where="post", label="bits on the wire")
+    bits = [row.wire_bits for row in rows]  # dashed: h and bits are often equal
+    axes[0].step(steps, bits, "--", where="post", label="bits on the wire")
     axes[0].set_yscale("log", base=2)
     axes[0].yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes[0].legend()

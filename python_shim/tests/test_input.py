@@ -212,6 +212,34 @@ def test_a_parameter_that_is_freed() -> None:
     attachment.close()
 
 
+def test_a_parameter_that_is_replaced() -> None:
+    model, optimizer, attachment = alone(**PLAIN)
+    step(model, optimizer)
+    model[2].weight = nn.Parameter(model[2].weight.detach().clone())
+    with pytest.raises(msdu.Error, match="'2.weight' was replaced by another one: attach again"):
+        step(model, optimizer)
+    attachment.close()
+    attachment = msdu.attach(model, optimizer, **PLAIN)
+    params = optimizer.param_groups[0]["params"]
+    at = next(i for i, param in enumerate(params) if param.shape == model[0].bias.shape)
+    params[at] = nn.Parameter(torch.zeros(model[0].bias.shape))
+    with pytest.raises(msdu.Error, match="optimizer owns another parameter than when attached"):
+        step(model, optimizer)
+    attachment.close()
+
+
+def test_parameters_that_are_tied_later() -> None:
+    model = nn.Sequential(nn.Linear(nets.FEATURES, nets.FEATURES), nn.Linear(nets.FEATURES, 12))
+    assert model[0].weight.shape == model[1].weight.shape
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    attachment = msdu.attach(model, optimizer, correct="average", **PLAIN)
+    step(model, optimizer)
+    model[1].weight = model[0].weight
+    step(model, optimizer)
+    attachment.finish()
+    attachment.close()
+
+
 def test_a_parameter_of_another_type() -> None:
     model, optimizer, attachment = alone(**PLAIN)
     model.double()

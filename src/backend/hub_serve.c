@@ -176,7 +176,8 @@ static void compare_prints(struct msdu__server *server, uint32_t index)
         if (first >= 0 && heres[rank].print != heres[first].print) {
             give_verdict(server, MSDU_ERR_MISMATCH,
                          "ranks %" PRId32 " and %" PRId32 " differ in operation %" PRIu64
-                         " of lane %" PRIu32,
+                         " of lane %" PRIu32
+                         " (kind, type or sizes; they may be in different steps)",
                          first, rank, server->stalls[index].sequence, server->stalls[index].lane);
             return;
         }

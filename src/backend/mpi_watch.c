@@ -143,7 +143,8 @@ static void compare(struct msdu_comm *comm, uint32_t lane, uint64_t sequence, ui
     }
     (void)mpi__watch_fail(comm, MSDU_ERR_MISMATCH,
                           "ranks %" PRId32 " and %" PRId32 " differ in operation %" PRIu64
-                          " of lane %" PRIu32 " (kind, type or sizes)",
+                          " of lane %" PRIu32
+                          " (kind, type or sizes; they may be in different steps)",
                           rank < own ? rank : own, rank < own ? own : rank, sequence, lane);
 }
 

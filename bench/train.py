@@ -18,7 +18,10 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from training import data, launch, models, rank
+try:
+    from training import data, launch, models, rank
+except ModuleNotFoundError as problem:
+    sys.exit(f"{problem}: this Python cannot run it; that of build/venv can, after make test")
 
 
 def pairs(texts: list[str]) -> dict[str, str]:

@@ -368,28 +368,36 @@ class Session:
                 "the optimizer owns another parameter than when attached: attach again"
             )
 
-    def _own_places(self) -> list[tuple[dict[str, Any], str, _tensors.Slot]]:
+    def _own_places(self) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
         """Where modules keep what is exchanged."""
-        slots = {id(slot.param): slot for slot in self._slots}
+        own = {id(param) for param in self._params}
         return [
-            (module._parameters, key, slots[id(param)])
+            (module._parameters, key, param)
             for module in self.model.modules()
             for key, param in module._parameters.items()
-            if id(param) in slots
+            if param is not None and id(param) in own
         ]
 
     def _check_places(self) -> None:
         """Nobody would see the gradients of a parameter that was put in the place of another."""
-        for parameters, key, slot in self._places:
-            param = parameters.get(key)
-            if param is not slot.param and param is not None and param.requires_grad:
-                if not any(param is known for known in self._params):  # tied since
-                    raise _tensors.invalid(
-                        f"parameter '{slot.name}' was replaced by another one: attach again"
-                    )
+        for parameters, key, param in self._places:
+            now = parameters.get(key)
+            if now is not param and now is not None and now.requires_grad:
+                self._refuse_unless_tied(param, now)
+
+    def _refuse_unless_tied(self, param: torch.Tensor, now: torch.Tensor) -> None:
+        if not any(now is known for known in self._params):
+            name = next(slot.name for slot in self._slots if slot.param is param)
+            raise _tensors.invalid(
+                f"parameter '{name}' was replaced by another one: attach again"
+            )
 
     def _of_optimizers(self) -> list[int]:
-        return [id(p) for o in self.optimizers for g in o.param_groups for p in g["params"]]
+        owned: list[int] = []
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                owned += map(id, group["params"])
+        return owned
 
     def _follow(self, slot: _tensors.Slot) -> None:
         # by the host: memory that is let go may be given to any stream

@@ -198,7 +198,8 @@ static msdu_status late_to_join(struct msdu_comm *comm, uint64_t since_ns)
 /*
  * Open MPI gives the error of a nonblocking collective to the handler of MPI_COMM_WORLD, not of the
  * communicator in use (MPI 4.0, section 9.3), and no status tells of it before. That handler is the
- * trainer's and ends the job as a rule: it steps aside for the call that ends the request.
+ * trainer's and ends the job as a rule: it steps aside for the call that ends the request. (In that
+ * moment an error of another thread on MPI_COMM_WORLD is returned as well.)
  */
 int mpi__test(MPI_Request *request, int *is_done)
 {

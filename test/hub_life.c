@@ -100,7 +100,8 @@ static const struct {
      "ranks 0, 2 did not reach operation 17 of lane 1"},
     {{{true, 18, 5}, {true, 20, 6}, {true, 18, 5}},
      MSDU_ERR_MISMATCH,
-     "ranks 0 and 1 differ in operation 17 of lane 1"},
+     "ranks 0 and 1 differ in operation 17 of lane 1 (kind, type or sizes; they may be in "
+     "different steps)"},
     {{{true, 18, 5}, {true, 20, 0}, {true, 18, 5}},
      MSDU_ERR_TIMEOUT,
      "operation 17 of lane 1 did not end within 20 s although all ranks started it"},

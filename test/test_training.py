@@ -137,6 +137,14 @@ class Commands(unittest.TestCase):
         with self.assertRaisesRegex(launch.RunFailed, "has no setting color"):
             launch.run(options("ddp", settings={"color": "red"}), 2, 0, seconds=100)
 
+    def test_a_python_without_torch_is_told(self) -> None:
+        for name in ("train.py", "train_table.py"):
+            script = pathlib.Path(train.__file__).with_name(name)
+            words = [sys.executable, "-S", str(script), "--out", "nowhere"]
+            ended = subprocess.run(words, capture_output=True, text=True, check=False)
+            self.assertEqual(ended.returncode, 1)
+            self.assertRegex(ended.stderr, "^No module named .*: this Python cannot run it")
+
     def test_missing_data_is_named(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             status, _, errors = self.call(train.main, "--data", folder, "--model", "cnn")

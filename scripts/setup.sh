@@ -11,7 +11,7 @@ packages_for() {
     case "$1" in
     build) echo "$build" ;;
     test) echo "$build $mpi check iproute2 python3-venv" ;;
-    demo) echo "$build python3-venv" ;;
+    demo) echo "$build iproute2 python3-venv" ;;
     nccl) echo "build-essential cmake python3-venv" ;;
     ci) echo "$build $mpi check iproute2 python3-venv clang-14 clang-tidy-14 clang-format-14" \
         "libclang-rt-14-dev ninja-build valgrind redis-server openssl groff" ;;

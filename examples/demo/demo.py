@@ -93,6 +93,7 @@ def run_method(args, method, seed):
         trainer_command(args, seed, folder),
         folder,
         args.ranks,
+        args.rate,
         settings_of(method),
         args.limit,
         progress.show,
@@ -204,6 +205,7 @@ def read_arguments():
     parser.add_argument("--seeds", type=int, default=1, help="runs per method")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rate", default="200mbit", help="of each rank's link; none: loopback")
     parser.add_argument("--layers", default="256-128")
     parser.add_argument("--optimizer", choices=("sgd", "adam"))
     parser.add_argument("--lr", type=float)
@@ -212,6 +214,7 @@ def read_arguments():
     parser.add_argument("--limit", type=float, default=600, help="seconds one run may take")
     args = parser.parse_args()
     args.methods = args.methods.split(",")
+    args.rate = None if args.rate == "none" else args.rate
     if args.seeds < 1 or args.ranks < 1:
         parser.error("--seeds and --ranks start at 1")
     return args
@@ -225,6 +228,10 @@ def main():
         counts = digits_to_idx.write_digits(args.data)
         print(f"digits: {counts[0]} images to train, {counts[1]} to test, {args.ranks} ranks")
     try:
+        reason = ranks.why_no_lab(args.rate) if args.rate else ""
+        if reason:
+            print(f"over loopback, where there is little to hide: {reason}")
+            args.rate = None
         if args.seeds > 1:
             run_seeds(args)
         else:

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start the ranks of one training run as plain processes, as torchrun would, and watch them."""
+"""Start the ranks of one training run, behind shaped links or as plain processes, and watch them."""
 
 import os
+import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import time
+
+USAGE = 2  # status of bench/lab for a rate that is none
+LAB = pathlib.Path(__file__).resolve().parents[2] / "bench" / "lab"
 
 POLL_S = 0.1
 GRACE_S = 2.0  # for the other ranks to end by themselves once one has failed
-LAST_LINES = 5
+LAST_LINES = 12  # the last five may be the table of bench/lab
 FOREIGN_PREFIXES = ("MSDU_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
 
 
@@ -101,15 +106,33 @@ def watch(processes, folder, limit_s, show):
         raise failure(processes, folder)
 
 
-def run_ranks(command, folder, ranks, settings, limit_s, show):
+def lab(ranks, rate, command):
+    """`command` as ranks of bench/lab, on hosts of their own behind links of this rate."""
+    return [sys.executable, "-B", str(LAB), "--ranks", str(ranks), "--rate", rate, "--", *command]
+
+
+def why_no_lab(rate):
+    """What bench/lab says where it cannot run; empty where it can. Raises RankFailure."""
+    tried = subprocess.run(
+        lab(2, rate, ["true"]), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    reason = (tried.stderr or tried.stdout).strip()
+    if tried.returncode == USAGE:
+        raise RankFailure(reason)
+    return reason if tried.returncode else ""
+
+
+def run_ranks(command, folder, ranks, rate, settings, limit_s, show):
     """
-    Run `command` once per rank with `settings` in its environment; output goes to rank-N.log in
+    Run `command` once per rank, in bench/lab at this rate or (None) over loopback, with `settings` in its environment; output goes to rank-N.log in
     folder, rank 0's latest line to show(). Raises RankFailure. Leaves no process behind.
     """
     port = free_port()
     processes = []
+    starts = 1 if rate else ranks  # the lab starts the others
+    command = lab(ranks, rate, command) if rate else command
     try:
-        for rank in range(ranks):
+        for rank in range(starts):
             processes.append(start_rank(command, folder, rank, ranks, port, settings))
         watch(processes, folder, limit_s, show)
     finally:

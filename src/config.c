@@ -106,11 +106,11 @@ static msdu_status load_field(msdu__loader *loader, size_t index, const msdu_con
     if (text == NULL) {
         return MSDU_OK;
     }
-    loader->given[index] = true;
+    snprintf(origin, sizeof(origin), "msdu_config.%s", setting->name);
+    msdu__setting_given(loader, index, origin);
     if (setting->kind == MSDU__KIND_CHOICE && setting->store == MSDU__STORE_INT32) {
         return load_log_level(loader, index, config->log_level);
     }
-    snprintf(origin, sizeof(origin), "msdu_config.%s", setting->name);
     return msdu__setting_set(loader, index, text, origin);
 }
 
@@ -124,7 +124,7 @@ static msdu_status load_struct(msdu__loader *loader, const msdu_config *config)
     }
     /* Rank 0 is the field's zero: with a size it was meant. */
     if (config->ranks > 0) {
-        loader->given[msdu__setting_index("rank")] = true;
+        msdu__setting_given(loader, msdu__setting_index("rank"), "msdu_config.rank");
     }
     return MSDU_OK;
 }
@@ -290,6 +290,7 @@ static msdu_status load_log(msdu__loader *loader, const msdu_config *config)
         status = msdu__setting_set(loader, index, variable, "MSDU_LOG");
         log->fn = log->fn != NULL ? log->fn : msdu__log_stderr;
     }
+    log->fn = loader->is_quiet ? NULL : log->fn;
     log->level = (int)loader->settings->log_level;
     return status;
 }
@@ -306,10 +307,10 @@ static msdu_status load_path(msdu__loader *loader, const msdu_config *config)
 
 typedef msdu_status (*load_step)(msdu__loader *loader);
 
-static msdu_status load_all(msdu__loader *loader, const msdu_config *config)
+static msdu_status load_steps(msdu__loader *loader, const msdu_config *config)
 {
     static const load_step steps[] = {load_file, msdu__settings_environment,
-                                      msdu__settings_launcher, msdu__settings_check};
+                                      msdu__settings_launcher};
     msdu_status status = load_defaults(loader);
     if (status == MSDU_OK) {
         status = load_log(loader, config);
@@ -330,13 +331,10 @@ static msdu_status load_all(msdu__loader *loader, const msdu_config *config)
     return status;
 }
 
-msdu_status msdu__settings_load(const msdu_config *config, msdu__settings *settings_out,
-                                msdu__log *log_out)
+/* is_checked: by the rules that join settings, too. */
+static msdu_status load_all(msdu__loader *loader, const msdu_config *config, bool is_checked)
 {
     msdu_config copy;
-    msdu__settings settings = {0};
-    msdu__loader loader = {.settings = &settings, .log = log_out};
-    *log_out = (msdu__log){NULL, NULL, MSDU_LOG_WARN, -1};
     msdu_status status = copy_config(config, &copy);
     if (status != MSDU_OK) {
         return status;
@@ -344,12 +342,62 @@ msdu_status msdu__settings_load(const msdu_config *config, msdu__settings *setti
     /* A trainer may run under a locale whose decimal point is a comma. */
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     locale_t before = uselocale(plain);
-    status = load_all(&loader, &copy);
+    status = load_steps(loader, &copy);
+    if (status == MSDU_OK && is_checked) {
+        status = msdu__settings_check(loader);
+    }
     uselocale(before);
     freelocale(plain);
+    return status;
+}
+
+msdu_status msdu__settings_load(const msdu_config *config, msdu__settings *settings_out,
+                                msdu__log *log_out)
+{
+    msdu__settings settings = {0};
+    msdu__loader loader = {.settings = &settings, .log = log_out};
+    *log_out = (msdu__log){NULL, NULL, MSDU_LOG_WARN, -1};
+    msdu_status status = load_all(&loader, config, true);
     if (status == MSDU_OK) {
         log_out->rank = (int)settings.rank;
         *settings_out = settings;
+    }
+    return status;
+}
+
+/* In a struct that may be older, and shorter. */
+static void resolve(const msdu__loader *loader, msdu_resolved *resolved_out)
+{
+    const msdu__setting *setting = msdu__setting_at(loader->asked);
+    msdu_resolved resolved = {.size = resolved_out->size};
+    if ((setting->flags & MSDU__SETTING_HIDDEN) == 0) {
+        msdu__setting_print(setting, loader->settings, resolved.text, sizeof(resolved.text));
+    }
+    memcpy(resolved.origin, loader->origin, sizeof(resolved.origin));
+    memcpy(resolved_out, &resolved,
+           resolved.size < sizeof(resolved) ? resolved.size : sizeof(resolved));
+}
+
+msdu_status msdu_setting_resolve(const msdu_config *config, const char *name,
+                                 msdu_resolved *resolved_out)
+{
+    msdu__settings settings = {0};
+    msdu__log log = {NULL, NULL, MSDU_LOG_WARN, -1};
+    char origin[MSDU__SETTING_BYTES] = "";
+    msdu__loader loader = {.settings = &settings, .log = &log, .is_quiet = true, .origin = origin};
+    if (name == NULL) {
+        return load_all(&loader, config, true);
+    }
+    if (resolved_out == NULL || resolved_out->size < sizeof(resolved_out->size)) {
+        return msdu__fail(MSDU_ERR_INVALID, "msdu_setting_resolve: use MSDU_RESOLVED_INIT");
+    }
+    loader.asked = msdu__setting_index(name);
+    if (loader.asked == SIZE_MAX) {
+        return msdu__fail(MSDU_ERR_NOT_FOUND, "msdu_setting_resolve: no setting '%.60s'", name);
+    }
+    msdu_status status = load_all(&loader, config, false);
+    if (status == MSDU_OK) {
+        resolve(&loader, resolved_out);
     }
     return status;
 }

@@ -3,6 +3,7 @@
  * environment, `msdu info` and the manual all come from here. */
 #include "config_table.h"
 
+#include "config_name.h"
 #include "interval/interval.h"
 
 #include <string.h>
@@ -171,39 +172,13 @@ size_t msdu__setting_index(const char *name)
     return SIZE_MAX;
 }
 
-#define NAME_MAX_BYTES 64
-
-/* Levenshtein distance in one row; SIZE_MAX for names too long to be meant. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[NAME_MAX_BYTES];
-    size_t columns = strlen(b);
-    if (columns >= NAME_MAX_BYTES || strnlen(a, NAME_MAX_BYTES) == NAME_MAX_BYTES) {
-        return SIZE_MAX;
-    }
-    for (size_t j = 0; j <= columns; j++) {
-        row[j] = j;
-    }
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= columns; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            size_t insert = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            diagonal = row[j];
-            row[j] = change < insert ? change : insert;
-        }
-    }
-    return row[columns];
-}
-
 const char *msdu__setting_nearest(const char *name, bool is_environment)
 {
     const char *best = NULL;
     size_t limit = strlen(name) / 3 + 1; /* more than a third changed is another word */
     for (size_t i = 0; i < COUNT; i++) {
         const char *known = is_environment ? table[i].environment : table[i].name;
-        size_t changed = distance(name, known);
+        size_t changed = msdu__name_distance(name, known);
         if (changed < limit) {
             limit = changed;
             best = known;

@@ -53,6 +53,9 @@ typedef struct msdu__loader {
     msdu__settings *settings;
     msdu__log *log;                 /* its rank, once known, is named in errors */
     bool given[MSDU__SETTINGS_MAX]; /* by struct, file or environment; by index in the table */
+    bool is_quiet;                  /* nothing is logged */
+    size_t asked;                   /* whose origin is kept, in: */
+    char *origin;                   /* MSDU__SETTING_BYTES, or NULL */
 } msdu__loader;
 
 /* --- config_table.c --- */
@@ -68,6 +71,8 @@ msdu_status msdu__setting_set(msdu__loader *loader, size_t index, const char *va
 /* The resolved value as text, in the same form as an ini file holds it. */
 void msdu__setting_print(const msdu__setting *setting, const msdu__settings *settings, char *text,
                          size_t bytes);
+/* Remember that it was given, and by whom. */
+void msdu__setting_given(msdu__loader *loader, size_t index, const char *origin);
 /* As msdu__setting_set(), then remember that it was given and log the override at info. */
 msdu_status msdu__setting_override(msdu__loader *loader, size_t index, const char *value,
                                    const char *origin);

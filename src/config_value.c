@@ -270,6 +270,14 @@ msdu_status msdu__setting_set(msdu__loader *loader, size_t index, const char *va
                               is_hidden ? "(hidden)" : value, wrong, range);
 }
 
+void msdu__setting_given(msdu__loader *loader, size_t index, const char *origin)
+{
+    loader->given[index] = true;
+    if (loader->origin != NULL && loader->asked == index) {
+        snprintf(loader->origin, MSDU__SETTING_BYTES, "%s", origin);
+    }
+}
+
 msdu_status msdu__setting_override(msdu__loader *loader, size_t index, const char *value,
                                    const char *origin)
 {
@@ -279,7 +287,7 @@ msdu_status msdu__setting_override(msdu__loader *loader, size_t index, const cha
     }
     const msdu__setting *setting = msdu__setting_at(index);
     bool is_hidden = (setting->flags & MSDU__SETTING_HIDDEN) != 0;
-    loader->given[index] = true;
+    msdu__setting_given(loader, index, origin);
     msdu__log_line(loader->log, MSDU_LOG_INFO, "%s %s (from %s)", setting->name,
                    is_hidden ? "set" : value, origin);
     return MSDU_OK;

@@ -59,14 +59,14 @@ static const char *ini_file(const char *text)
     return path;
 }
 
-static msdu_status load(const msdu_config *config, msdu__settings *settings_out)
+static inline msdu_status load(const msdu_config *config, msdu__settings *settings_out)
 {
     msdu__log log;
     return msdu__settings_load(config, settings_out, &log);
 }
 
 /* The load must fail with a text that holds all of the words, which are separated by '|'. */
-static void expect_failure(const msdu_config *config, const char *words)
+static inline void expect_failure(const msdu_config *config, const char *words)
 {
     msdu__settings settings;
     char copy[256];

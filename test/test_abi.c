@@ -25,7 +25,7 @@ typedef struct pin {
 static const pin sizes[] = {
     {SIZE(msdu_config, 496)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 280)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 72)},
-    {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},
+    {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},       {SIZE(msdu_resolved, 1032)},
 };
 
 static const pin config_fields[] = {
@@ -134,6 +134,12 @@ static const pin setting_info_fields[] = {
     {FIELD(msdu_setting_info, help, 48)},
 };
 
+static const pin resolved_fields[] = {
+    {FIELD(msdu_resolved, size, 0)},
+    {FIELD(msdu_resolved, text, 8)},
+    {FIELD(msdu_resolved, origin, 520)},
+};
+
 static const pin host_fields[] = {
     {FIELD(msdu_host, size, 0)},         {FIELD(msdu_host, rank, 8)},
     {FIELD(msdu_host, ranks, 12)},       {FIELD(msdu_host, job, 16)},
@@ -223,6 +229,7 @@ START_TEST(field_offsets_are_pinned)
     CHECK_PINS(tensor_desc_fields);
     CHECK_PINS(summary_fields);
     CHECK_PINS(setting_info_fields);
+    CHECK_PINS(resolved_fields);
     CHECK_PINS(host_fields);
     CHECK_PINS(op_fields);
     CHECK_PINS(backend_fields);
@@ -266,6 +273,8 @@ START_TEST(init_macros_set_the_size_and_nothing_else)
     ck_assert_uint_eq(summary.size, sizeof(summary));
     msdu_setting_info info = MSDU_SETTING_INFO_INIT;
     ck_assert_uint_eq(info.size, sizeof(info));
+    msdu_resolved resolved = MSDU_RESOLVED_INIT;
+    ck_assert_uint_eq(resolved.size, sizeof(resolved));
 }
 END_TEST
 

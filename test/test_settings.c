@@ -295,8 +295,65 @@ START_TEST(listed_settings_end_with_not_found_and_follow_the_size_rule)
 }
 END_TEST
 
+/* --- what a setting is, and by whom --- */
+
+static void expect_resolved(const msdu_config *config, const char *name, const char *text,
+                            const char *origin)
+{
+    msdu_resolved resolved = MSDU_RESOLVED_INIT;
+    ck_assert_msg(msdu_setting_resolve(config, name, &resolved) == MSDU_OK, "%s: %s", name,
+                  msdu_last_error());
+    ck_assert_str_eq(resolved.text, text);
+    ck_assert_str_eq(resolved.origin, origin);
+}
+
+START_TEST(a_setting_is_resolved_with_who_gave_it)
+{
+    char origin[128];
+    msdu_config config = {.size = sizeof(config), .wire = "int8", .window = 3, .ranks = 2};
+    expect_resolved(NULL, "wire", "auto", "");
+    expect_resolved(NULL, "deadline_ms", "60000", "");
+    expect_resolved(&config, "wire", "int8", "msdu_config.wire");
+    expect_resolved(&config, "rank", "0", "msdu_config.rank");
+    setenv("MSDU_CONFIG", ini_file("wire = int4\nlr = 0.5\nsecret = hush\n"), 1);
+    snprintf(origin, sizeof(origin), "%s:1: wire", ini_path());
+    expect_resolved(&config, "wire", "int4", origin);
+    expect_resolved(NULL, "lr", "0.5", strcat(strcpy(origin, ini_path()), ":2: lr"));
+    expect_resolved(NULL, "secret", "", strcat(strcpy(origin, ini_path()), ":3: secret"));
+    setenv("MSDU_WIRE", "float32", 1);
+    expect_resolved(&config, "wire", "float32", "MSDU_WIRE");
+    expect_resolved(&config, "window", "3", "msdu_config.window");
+}
+END_TEST
+
+START_TEST(resolving_tells_what_is_wrong_and_logs_nothing)
+{
+    msdu_resolved resolved = {.size = offsetof(msdu_resolved, origin), .origin = "kept"};
+    msdu_config config = {.size = sizeof(config), .log = keep_line, .log_level = MSDU_LOG_INFO};
+    setenv("MSDU_SLICE_BITES", "1", 1);
+    setenv("MSDU_DOMAIN", "accumulated", 1); /* without optimizer sgd */
+    ck_assert_int_eq(msdu_setting_resolve(&config, "domain", &resolved), MSDU_OK);
+    ck_assert_str_eq(resolved.text, "accumulated");
+    ck_assert_str_eq(resolved.origin, "kept");
+    ck_assert_int_eq(msdu_setting_resolve(&config, NULL, NULL), MSDU_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "needs optimizer sgd"));
+    setenv("MSDU_OPTIMIZER", "sgd", 1);
+    ck_assert_int_eq(msdu_setting_resolve(&config, NULL, NULL), MSDU_OK);
+    setenv("MSDU_WINDOW", "many", 1);
+    ck_assert_int_eq(msdu_setting_resolve(&config, "domain", &resolved), MSDU_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "MSDU_WINDOW: 'many'"));
+    ck_assert_int_eq(msdu_setting_resolve(&config, "windov", &resolved), MSDU_ERR_NOT_FOUND);
+    ck_assert_int_eq(msdu_setting_resolve(&config, "window", NULL), MSDU_ERR_INVALID);
+    resolved.size = 0;
+    ck_assert_int_eq(msdu_setting_resolve(&config, "window", &resolved), MSDU_ERR_INVALID);
+    ck_assert_str_eq(help_log, "");
+}
+END_TEST
+
 static void add_tests(TCase *tcase)
 {
+    tcase_add_test(tcase, a_setting_is_resolved_with_who_gave_it);
+    tcase_add_test(tcase, resolving_tells_what_is_wrong_and_logs_nothing);
     tcase_add_test(tcase, a_struct_without_size_is_refused);
     tcase_add_test(tcase, a_shorter_struct_has_defaults_in_the_rest);
     tcase_add_test(tcase, a_longer_struct_is_accepted_only_if_the_rest_is_zero);

@@ -193,6 +193,15 @@ typedef struct msdu_setting_info {
 
 #define MSDU_SETTING_INFO_INIT MSDU_SIZED(msdu_setting_info)
 
+/* What a setting is, and who said so. */
+typedef struct msdu_resolved {
+    size_t size;      /* sizeof(msdu_resolved); set by the caller */
+    char text[512];   /* the value as an ini file holds it; "": an empty text, or the secret */
+    char origin[512]; /* "MSDU_WIRE", "run.ini:3: wire", "msdu_config.wire"; "": the default */
+} msdu_resolved;
+
+#define MSDU_RESOLVED_INIT MSDU_SIZED(msdu_resolved)
+
 /* "MAJOR.MINOR.PATCH" of the loaded library; static. Thread: any. */
 MSDU_API const char *msdu_version(void);
 
@@ -486,6 +495,23 @@ MSDU_API void msdu_destroy(msdu_ctx *ctx);
  * Returns MSDU_OK, ERR_NOT_FOUND (index is past the last), ERR_INVALID. Thread: any.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_setting_get(uint32_t index, msdu_setting_info *info_out);
+
+/*
+ * What a setting would be in a context made now: the environment over the ini file over config over
+ * the default. Makes no context, reads the ini file, logs nothing.
+ *
+ * config        as for msdu_create(); NULL: as all defaults
+ * name          as in an ini file, such as "wire". NULL: only see whether msdu_create() would take
+ *               the settings, with the rules that join several; resolved_out may be NULL then
+ * resolved_out  size must be set by the caller (MSDU_RESOLVED_INIT); the caller's own memory
+ *
+ * Returns MSDU_OK, ERR_INVALID (a bad value of any setting; the text names setting, value and
+ * range), ERR_NOT_FOUND (no such setting, or no such ini file), ERR_UNSUPPORTED (config is of a
+ * newer version). Thread: any.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_setting_resolve(const msdu_config *config,
+                                                          const char *name,
+                                                          msdu_resolved *resolved_out);
 
 #ifdef __cplusplus
 }

@@ -138,6 +138,16 @@ class SettingInfo(ctypes.Structure):
     ]
 
 
+class Resolved(ctypes.Structure):
+    """msdu_resolved."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("text", ctypes.c_char * 512),
+        ("origin", ctypes.c_char * 512),
+    ]
+
+
 _CTX = c_void_p
 # name: argument types of functions that return msdu_status.
 _STATUS_FUNCTIONS: dict[str, list[Any]] = {
@@ -163,6 +173,7 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "msdu_state_set": [_CTX, c_void_p, c_size_t],
     "msdu_summary_get": [_CTX, ctypes.POINTER(SummaryStruct)],
     "msdu_setting_get": [c_uint32, ctypes.POINTER(SettingInfo)],
+    "msdu_setting_resolve": [ctypes.POINTER(Config), c_char_p, ctypes.POINTER(Resolved)],
 }
 # Of these two the interpreter's lock is kept: they never block, and giving the lock away costs more
 # than they do, and may cost a time slice where data loaders have threads.

@@ -10,24 +10,15 @@
 
 /* --- settings that decide before there is a context; the context reads them all itself --- */
 
-static bool is_set_to(const char *name, const char *value)
-{
-    const char *text = getenv(name);
-    return text != NULL && strcmp(text, value) == 0;
-}
-
 bool msdu__engine_is_local(void)
 {
-    const char *domain = getenv("MSDU_DOMAIN");
-    return domain == NULL ? is_set_to("MSDU_OPTIMIZER", "sgd") : strcmp(domain, "accumulated") == 0;
+    return msdu__attach_is_local();
 }
 
 /* float32 at h = 1 is what MPI does; then MPI does it, bit for bit. */
 bool msdu__engine_is_plain(void)
 {
-    bool is_every_step =
-        is_set_to("MSDU_INTERVAL", "fixed") && is_set_to("MSDU_INTERVAL_STEPS", "1");
-    return is_set_to("MSDU_WIRE", "float32") && (!msdu__engine_is_local() || is_every_step);
+    return msdu__attach_is_exact();
 }
 
 /* After a change ranks are joined by sums of the same counts, and which of equal ones is denied
@@ -54,8 +45,9 @@ bool msdu__engine_allows(const void *user, const msdu__call *call, uint32_t at)
  * parameters off by its rounding. */
 bool msdu__engine_takes_half(void)
 {
-    return !msdu__engine_is_local() && !is_set_to("MSDU_WIRE", "float32") &&
-           !is_set_to("MSDU_WIRE", "bfloat16") && !is_set_to("MSDU_WIRE", "float16");
+    const char *wire = msdu__attach_setting("wire");
+    return !msdu__engine_is_local() && strcmp(wire, "float32") != 0 &&
+           strcmp(wire, "bfloat16") != 0 && strcmp(wire, "float16") != 0;
 }
 
 /* --- the context --- */
@@ -63,22 +55,11 @@ bool msdu__engine_takes_half(void)
 static msdu_config settings_of(const msdu__engine *engine, const char *backend, char *place,
                                int32_t rank)
 {
-    msdu_config config = MSDU_CONFIG_INIT;
+    msdu_config config = msdu__attach_config(engine->is_accumulated);
     config.ranks = engine->ranks;
     config.rank = rank;
     config.backend = backend;
     config.rendezvous = place;
-    config.domain = engine->is_accumulated ? "accumulated" : "gradient";
-    config.overlap = "backward";
-    config.commit = "tensor";
-    config.reduce = engine->is_accumulated ? "mean" : "sum";
-    config.wire = "int4";
-    config.check_finite = "pass"; /* as the trainer would see it without the library */
-    /* without weight decay a constant learning rate cancels, so any will do; with it, it is asked
-     * for. Rates that change are told by msdu_attach_lr() */
-    config.lr = engine->is_accumulated && getenv("MSDU_WEIGHT_DECAY") == NULL ? 1.0 : 0.0;
-    /* a fused slice would wait for gradients that the trainer has not computed yet */
-    config.settings = "fuse_bytes = 0\n";
     return config;
 }
 
@@ -118,7 +99,7 @@ msdu_status msdu__engine_prepare(msdu__engine *engine, const msdu__recognizer *r
         .ranks = ranks,
         .is_accumulated = msdu__engine_is_local(),
         .equal_steps = msdu__attach_number("MSDU_ATTACH_EQUAL_STEPS", 0),
-        .total_steps = msdu__attach_number("MSDU_TOTAL_STEPS", 0),
+        .total_steps = msdu__attach_number("total_steps", 0),
     };
     if (engine->grads == NULL) {
         return MSDU_ERR_NO_MEMORY;
@@ -267,8 +248,7 @@ static msdu_status fill_step(msdu__engine *engine)
  */
 static msdu_status first_call(msdu__engine *engine)
 {
-    const char *dampening = getenv("MSDU_DAMPENING");
-    bool is_dampened = engine->is_accumulated && dampening != NULL && strtod(dampening, NULL) > 0;
+    bool is_dampened = engine->is_accumulated && msdu__attach_is_dampened();
     msdu_status status = is_dampened ? fill_from(engine, 0) : MSDU_OK;
     engine->steps = 0;
     return status;

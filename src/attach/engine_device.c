@@ -5,24 +5,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "settings.h"
+
 static msdu_config settings_of(const msdu__engine *engine, const msdu__device_place *place)
 {
-    msdu_config config = MSDU_CONFIG_INIT;
+    msdu_config config = msdu__attach_config(engine->is_accumulated);
     config.ranks = place->ranks;
     config.rank = place->rank;
     config.backend = place->backend;
     config.rendezvous = place->url;
     config.job = place->job;
     config.secret = place->secret;
-    config.domain = engine->is_accumulated ? "accumulated" : "gradient";
-    config.overlap = "backward";
-    config.commit = "tensor";
     config.reduce = place->is_mean ? "mean" : "sum";
-    config.wire = "int4";
-    config.check_finite = "pass"; /* as the trainer would see it without the library */
-    /* as in engine.c: a constant rate cancels, unless there is weight decay */
-    config.lr = engine->is_accumulated && getenv("MSDU_WEIGHT_DECAY") == NULL ? 1.0 : 0.0;
-    config.settings = "fuse_bytes = 0\n";
     return config;
 }
 

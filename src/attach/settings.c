@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings of attaching, which are read from the environment alone. */
+/* Lists of what may be a gradient, and what they ask about a communicator. */
 #include "settings.h"
 
 #include <ctype.h>
@@ -8,25 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t msdu__attach_number(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    char *end = NULL;
-    if (text == NULL || *text == '\0') {
-        return otherwise;
-    }
-    uint64_t value = strtoull(text, &end, 10);
-    return *end == '\0' ? value : otherwise;
-}
+#include "variables.h"
 
 int msdu__attach_place(void)
 {
     static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     uint64_t place = UINT64_MAX;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && place == UINT64_MAX; i++) {
-        place = msdu__attach_number(names[i], UINT64_MAX);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *text = getenv(names[i]);
+        if (text != NULL && msdu__variable_number(text, &place) && place < INT32_MAX) {
+            return (int)place;
+        }
     }
-    return place < INT32_MAX ? (int)place : -1;
+    return -1;
 }
 
 void msdu__attach_stride_part(int rank, int place, double sums_out[MSDU__STRIDE_SUMS])
@@ -198,10 +192,4 @@ bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t
         }
     }
     return false;
-}
-
-bool msdu__attach_is_loud(void)
-{
-    const char *level = getenv("MSDU_LOG");
-    return level == NULL || strcmp(level, "error") != 0;
 }

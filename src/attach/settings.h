@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings of attaching, MSDU_ATTACH_*, which are read from the environment alone. */
+/* Settings as attaching sees them. */
 #ifndef MSDU_ATTACH_SETTINGS_H
 #define MSDU_ATTACH_SETTINGS_H
 
@@ -7,7 +7,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <msdu/msdu.h>
+
+/*
+ * What somebody gave a setting: one of the library by its name ("wire"; environment over ini file,
+ * checked, as `msdu info` writes it) or one of attaching by its variable ("MSDU_ATTACH_LEARN").
+ * "": nobody did, or a setting has a bad value, which msdu__attach_has_bad_setting() tells. Static,
+ * asked for once in a process. Thread: any.
+ */
+const char *msdu__attach_setting(const char *name);
+/* Did the environment or the file give it? */
+bool msdu__attach_is_given(const char *name);
+/* A whole number; otherwise: where nobody gave it, and the table of variables has no default. */
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
+/* Settings are asked for anew: for tests, that change them. */
+void msdu__attach_forget(void);
+
+/* Local steps: domain accumulated. */
+bool msdu__attach_is_local(void);
+/* float32 at h = 1 is what MPI does. */
+bool msdu__attach_is_exact(void);
+bool msdu__attach_is_dampened(void);
+/* A context's settings, but for its place in the job: what users give comes over them. */
+msdu_config msdu__attach_config(bool is_local);
 
 /* What the lists ask about a communicator: equal on all its ranks. */
 typedef struct msdu__attach_comm {

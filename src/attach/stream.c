@@ -115,7 +115,7 @@ static bool is_seen_by_all(const msdu__stream *stream)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
     /* sooner than the others, who only see that this rank is late */
-    uint64_t left_ms = msdu__attach_number("MSDU_DEADLINE_MS", 60000) / 2;
+    uint64_t left_ms = msdu__attach_number("deadline_ms", 60000) / 2;
     MPI_Request request = MPI_REQUEST_NULL;
     int is_done = 0;
     (void)PMPI_Ibarrier(stream->own, &request);

@@ -32,7 +32,7 @@ static void pause_shortly(void)
 
 static uint64_t deadline_ms(void)
 {
-    return msdu__attach_number("MSDU_DEADLINE_MS", 60000);
+    return msdu__attach_number("deadline_ms", 60000);
 }
 
 void msdu__talk_close(msdu__track *track)
@@ -197,9 +197,9 @@ double msdu__talk_host(void)
 static bool find_address(char *text, size_t bytes)
 {
     struct ifaddrs *all = NULL;
-    const char *wanted = getenv("MSDU_INTERFACE");
+    const char *wanted = msdu__attach_is_given("interface") ? msdu__attach_setting("interface")
+                                                            : getenv("NCCL_SOCKET_IFNAME");
     bool is_found = false;
-    wanted = wanted != NULL ? wanted : getenv("NCCL_SOCKET_IFNAME");
     if (getifaddrs(&all) != 0) {
         return false;
     }

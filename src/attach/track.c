@@ -22,7 +22,7 @@
 
 static uint64_t deadline_ms(void)
 {
-    return msdu__attach_number("MSDU_DEADLINE_MS", 60000);
+    return msdu__attach_number("deadline_ms", 60000);
 }
 
 /* --- begin --- */

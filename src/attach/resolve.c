@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings as attaching sees them: those of the library as it resolves them itself, and its own. */
+#include "settings.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "variables.h"
+
+#define PREFIX "MSDU_"
+
+/* --- one setting --- */
+
+/* What was asked for once; kept for the life of the process. */
+typedef struct answer {
+    struct answer *next;
+    msdu_resolved resolved;
+    bool is_given;
+    char name[64];
+} answer;
+
+static pthread_mutex_t answers_lock = PTHREAD_MUTEX_INITIALIZER;
+static answer *answers; /* answers_lock */
+
+/* Nothing about the place in a job is looked for in the environment of launchers. */
+static const msdu_config anywhere = {
+    .size = sizeof(anywhere), .ranks = 65536, .rendezvous = "attached"};
+
+static bool is_of_struct(const char *origin)
+{
+    static const char prefix[] = "msdu_config.";
+    return strncmp(origin, prefix, sizeof(prefix) - 1) == 0;
+}
+
+/* The library's own name of what may be called by its variable. */
+static void own_name(const char *name, char *text, size_t bytes)
+{
+    msdu_setting_info info = MSDU_SETTING_INFO_INIT;
+    (void)snprintf(text, bytes, "%s", name);
+    for (uint32_t i = 0; msdu_setting_get(i, &info) == MSDU_OK; i++) {
+        if (strcmp(info.environment, name) == 0) {
+            (void)snprintf(text, bytes, "%s", info.name);
+            return;
+        }
+    }
+}
+
+/* answers_lock is held. NULL: no memory. */
+static const answer *ask(const char *name)
+{
+    answer *made = NULL;
+    for (const answer *at = answers; at != NULL; at = at->next) {
+        if (strcmp(at->name, name) == 0) {
+            return at;
+        }
+    }
+    made = calloc(1, sizeof(*made));
+    if (made == NULL) {
+        return NULL;
+    }
+    char own[sizeof(made->name)];
+    own_name(name, own, sizeof(own));
+    (void)snprintf(made->name, sizeof(made->name), "%s", name);
+    made->resolved.size = sizeof(made->resolved);
+    bool is_good = msdu_setting_resolve(&anywhere, own, &made->resolved) == MSDU_OK;
+    made->is_given =
+        is_good && made->resolved.origin[0] != '\0' && !is_of_struct(made->resolved.origin);
+    made->next = answers;
+    answers = made;
+    return made;
+}
+
+static const answer *answer_of(const char *name)
+{
+    (void)pthread_mutex_lock(&answers_lock);
+    const answer *found = ask(name);
+    (void)pthread_mutex_unlock(&answers_lock);
+    return found;
+}
+
+void msdu__attach_forget(void)
+{
+    (void)pthread_mutex_lock(&answers_lock);
+    while (answers != NULL) {
+        answer *gone = answers;
+        answers = gone->next;
+        free(gone);
+    }
+    (void)pthread_mutex_unlock(&answers_lock);
+}
+
+const char *msdu__attach_setting(const char *name)
+{
+    if (msdu__variable_find(name) != NULL) {
+        const char *text = getenv(name);
+        return text == NULL ? "" : text;
+    }
+    const answer *found = answer_of(name);
+    return found != NULL && found->is_given ? found->resolved.text : "";
+}
+
+bool msdu__attach_is_given(const char *name)
+{
+    if (msdu__variable_find(name) != NULL) {
+        return msdu__attach_setting(name)[0] != '\0';
+    }
+    const answer *found = answer_of(name);
+    return found != NULL && found->is_given;
+}
+
+uint64_t msdu__attach_number(const char *name, uint64_t otherwise)
+{
+    const msdu__variable *variable = msdu__variable_find(name);
+    const char *text = msdu__attach_setting(name);
+    uint64_t value = otherwise;
+    if (*text == '\0' && variable != NULL) {
+        text = variable->default_text;
+    }
+    return msdu__variable_number(text, &value) ? value : otherwise;
+}
+
+bool msdu__attach_is_loud(void)
+{
+    return strcmp(msdu__attach_setting("log_level"), "error") != 0;
+}
+
+/* --- those of a context --- */
+
+static bool is_set_to(const char *name, const char *value)
+{
+    return strcmp(msdu__attach_setting(name), value) == 0;
+}
+
+bool msdu__attach_is_local(void)
+{
+    return msdu__attach_is_given("domain") ? is_set_to("domain", "accumulated")
+                                           : is_set_to("optimizer", "sgd");
+}
+
+bool msdu__attach_is_exact(void)
+{
+    bool is_every_step = is_set_to("interval", "fixed") && is_set_to("interval_steps", "1");
+    return is_set_to("wire", "float32") && (!msdu__attach_is_local() || is_every_step);
+}
+
+bool msdu__attach_is_dampened(void)
+{
+    /* a digit other than 0: strtod() would read it by the trainer's locale */
+    return strpbrk(msdu__attach_setting("dampening"), "123456789") != NULL;
+}
+
+msdu_config msdu__attach_config(bool is_local)
+{
+    msdu_config config = MSDU_CONFIG_INIT;
+    config.domain = is_local ? "accumulated" : "gradient";
+    config.overlap = "backward";
+    config.commit = "tensor";
+    config.reduce = is_local ? "mean" : "sum";
+    config.wire = "int4";
+    config.check_finite = "pass"; /* as the trainer would see it without the library */
+    /* without weight decay a constant learning rate cancels, so any will do; with it, it is asked
+     * for. Rates that change are told by msdu_attach_lr() */
+    config.lr = is_local && !msdu__attach_is_given("weight_decay") ? 1.0 : 0.0;
+    /* a fused slice would wait for gradients that the trainer has not computed yet */
+    config.settings = "fuse_bytes = 0\n";
+    return config;
+}

@@ -130,6 +130,67 @@ foreach(list policies corrections wires)
     endif()
 endforeach()
 
+string(JSON count LENGTH "${out}" variables)
+if(count LESS 10)
+    message(FATAL_ERROR "info --json lists ${count} variables of msdu run")
+endif()
+string(JSON name GET "${out}" variables 0 name)
+string(JSON range GET "${out}" variables 0 range)
+if(NOT name STREQUAL "MSDU_ATTACH" OR NOT range STREQUAL "off, on, always")
+    message(FATAL_ERROR "info --json: ${name}, ${range}")
+endif()
+
+# run: a setting that cannot hold is an error before the program starts, an unknown one a warning.
+# refuse(words NAME=VALUE...): the words are in the one line of errors.
+function(refuse words)
+    execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=RANK ${ARGN}
+        ${COMMAND} run -- echo started
+        OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE status)
+    if(NOT status EQUAL 2 OR NOT out STREQUAL "" OR NOT err MATCHES "^msdu run: [^\n]*\n$")
+        message(FATAL_ERROR "msdu run with ${ARGN}: status ${status}\n${out}${err}")
+    endif()
+    expect("${err}" ${words})
+endfunction()
+
+refuse("MSDU_WIER: there is no such setting, did you mean MSDU_WIRE?" MSDU_WIER=int4)
+refuse("did you mean MSDU_ATTACH_LEARN?" MSDU_ATACH_LEARN=40)
+refuse("MSDU_ATTACH_MIN_BYTES: 'abc';allowed: 0 .. " MSDU_ATTACH_MIN_BYTES=abc)
+refuse("MSDU_ATTACH_LEARN: '0';allowed: 1 .. " MSDU_ATTACH_LEARN=0)
+refuse("MSDU_ATTACH_TENSORS: '5x'" MSDU_ATTACH_TENSORS=5x)
+refuse("MSDU_ATTACH: 'maybe';allowed: off, on, always" MSDU_ATTACH=maybe)
+refuse("MSDU_ATTACH_LIBRARY: '/nope.so' cannot be read" MSDU_ATTACH_LIBRARY=/nope.so)
+refuse("MSDU_ATTACH_DENY: \"flot32\" is no count" MSDU_ATTACH_DENY=flot32)
+refuse("MSDU_WIRE: 'int5' is not a known wire format; allowed: auto" MSDU_WIRE=int5)
+refuse("MSDU_BACKEND: 'gloo' cannot hold;trainer's own MPI or NCCL" MSDU_BACKEND=gloo)
+refuse("MSDU_RENDEZVOUS: 'tcp://a:1'" MSDU_RENDEZVOUS=tcp://a:1)
+refuse("MSDU_RANKS: '2' cannot hold" MSDU_RANK=0 MSDU_RANKS=2)
+refuse("MSDU_RANK: '5' cannot hold" MSDU_RANK=5)
+refuse("MSDU_REDUCE: 'mean'" MSDU_REDUCE=mean)
+refuse("MSDU_FUSE_BYTES: '1048576'" MSDU_FUSE_BYTES=1M)
+refuse("needs optimizer sgd" MSDU_DOMAIN=accumulated)
+refuse("settings file /nowhere.ini: " MSDU_CONFIG=/nowhere.ini)
+refuse("rank 3: MSDU_WINDOW: '0'" MSDU_WINDOW=0 RANK=3)
+set(ini ${CMAKE_CURRENT_BINARY_DIR}/check_cli.ini)
+file(WRITE ${ini} "wire = int8\nbackend = gloo\n")
+refuse("check_cli.ini:2: backend: 'gloo'" MSDU_CONFIG=${ini})
+file(REMOVE ${ini})
+
+# let(warning NAME=VALUE...): the program runs; a warning that may be empty.
+function(let warning)
+    execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=RANK ${ARGN}
+        ${COMMAND} run -- echo started
+        OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE status)
+    if(NOT status EQUAL 0 OR NOT out STREQUAL "started\n" OR NOT err STREQUAL "${warning}")
+        message(FATAL_ERROR "msdu run with ${ARGN}: status ${status}\n${out}${err}")
+    endif()
+endfunction()
+
+let("" MSDU_WIRE=int8 MSDU_ATTACH=always MSDU_ATTACH_LIBRARY=libmpi.so MSDU_COMMIT=tensor)
+let("" MSDU_ATTACH=off MSDU_BACKEND=gloo)
+set(told "msdu run: MSDU_DIR: there is no such setting, did you mean MSDU_LR? It is ignored\n")
+let("${told}" MSDU_DIR=/x RANK=0)
+let("" MSDU_DIR=/x RANK=1)
+
 # Output that cannot be written is a failure, not a success.
 if(EXISTS /dev/full)
     execute_process(COMMAND ${COMMAND} info OUTPUT_FILE /dev/full

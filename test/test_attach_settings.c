@@ -78,6 +78,52 @@ START_TEST(launchers_give_no_setting)
 }
 END_TEST
 
+static void expect_bad(const char *name, const char *value, const char *word)
+{
+    char text[512] = "";
+    const msdu__attach_comm comm = {.ranks = 4};
+    const msdu__attach_facts facts = {.count = 5000, .comm = &comm, .at = -1};
+    give(name, value);
+    ck_assert_msg(msdu__attach_has_bad_setting(&comm, text, sizeof(text)), "%s=%s", name, value);
+    ck_assert_msg(strstr(text, word) != NULL, "no '%s' in: %s", word, text);
+    ck_assert(!msdu__attach_is_allowed(&facts));
+    unsetenv(name);
+    msdu__attach_forget();
+    ck_assert_msg(!msdu__attach_has_bad_setting(&comm, text, sizeof(text)), "%s", text);
+    ck_assert(msdu__attach_is_allowed(&facts));
+}
+
+START_TEST(what_cannot_hold_is_told_and_nothing_is_attached)
+{
+    expect_bad("MSDU_ATTACH", "maybe", "off, on, always");
+    expect_bad("MSDU_ATTACH", "o", "off, on, always");
+    expect_bad("MSDU_ATTACH_LEARN", "-1", "1 .. 1000000");
+    expect_bad("MSDU_ATTACH_LEARN", "99999999999999999999", "1 .. 1000000");
+    expect_bad("MSDU_ATTACH_LIBRARY", "/nope.so", "cannot be read");
+    expect_bad("MSDU_ATTACH_DENY", "flot32", "no count");
+    expect_bad("MSDU_ATTACH_TENSOR", "5", "did you mean MSDU_ATTACH_TENSORS?");
+    expect_bad("MSDU_BACKEND", "gloo", "MSDU_BACKEND: 'gloo' cannot hold");
+    expect_bad("MSDU_RANK", "3", "MSDU_RANK: '3' cannot hold");
+    expect_bad("MSDU_OVERLAP", "delayed", "MSDU_OVERLAP: 'delayed' cannot hold");
+    expect_bad("MSDU_WINDOW", "0", "MSDU_WINDOW: '0' is out of range");
+}
+END_TEST
+
+START_TEST(a_name_far_from_all_others_is_no_slip)
+{
+    char text[256];
+    bool is_slip = true;
+    size_t at = 0;
+    setenv("MSDU_XYZZY_QQQQ", "1", 1);
+    ck_assert(!msdu__attach_has_bad_setting(NULL, text, sizeof(text)));
+    ck_assert(msdu__attach_unknown(&at, text, sizeof(text), &is_slip));
+    ck_assert(!is_slip);
+    ck_assert_str_eq(text, "MSDU_XYZZY_QQQQ: there is no such setting");
+    ck_assert(!msdu__attach_unknown(&at, text, sizeof(text), &is_slip));
+    unsetenv("MSDU_XYZZY_QQQQ");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("attach_settings");
@@ -85,5 +131,7 @@ int main(void)
     tcase_add_test(tcase, what_nobody_gave_is_empty);
     tcase_add_test(tcase, the_file_is_seen_as_the_environment_is);
     tcase_add_test(tcase, launchers_give_no_setting);
+    tcase_add_test(tcase, what_cannot_hold_is_told_and_nothing_is_attached);
+    tcase_add_test(tcase, a_name_far_from_all_others_is_no_slip);
     return suite_run(suite);
 }

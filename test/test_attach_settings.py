@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
-from test_attach import SGD, Case, attached, log, main
+from test_attach import RANKS, SGD, Case, attached, job, log, main, options, plain, program
 
 
 class File(Case):
@@ -41,6 +42,39 @@ class File(Case):
     def test_what_mpi_does_is_left_to_mpi(self) -> None:
         done = self.by_file(MSDU_WIRE="float32")
         self.assertIn("exact as they are", done.stderr)
+
+
+class Wrong(Case):
+    """Settings that cannot hold."""
+
+    SETTINGS: ClassVar = (
+        ("MSDU_WIER", "int4", "did you mean MSDU_WIRE?"),
+        ("MSDU_ATTACH", "maybe", "MSDU_ATTACH: 'maybe'"),
+        ("MSDU_ATTACH_ALLOW", "flot32", 'MSDU_ATTACH_ALLOW: "flot32" is no'),
+        ("MSDU_BACKEND", "gloo", "MSDU_BACKEND: 'gloo' cannot hold"),
+        ("MSDU_CHECK_FINITE", "skip", "check_finite pass gives NaN to all ranks"),
+        ("MSDU_DOMAIN", "accumulated", "needs optimizer sgd"),
+    )
+
+    def test_the_trainer_does_not_start_under_msdu_run(self) -> None:
+        for name, value, words in self.SETTINGS:
+            done = attached(**{name: value})
+            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(done.stdout.count("step "), 0)
+            self.assertRegex(done.stderr, "msdu run: rank [0-3]: ")
+            self.assertIn(words, done.stderr)
+
+    def test_preloaded_alone_all_is_passed_through_with_a_line(self) -> None:
+        library = str(options.programs.parent / "lib" / "libmsdu_preload.so")
+        for name, value, words in self.SETTINGS:
+            given = (f"{name}={value}", f"LD_PRELOAD={library}")
+            done = self.good(job("env", *given, program("attach_trainer")))
+            self.assertEqual(log(done), log(self.good(plain())))
+            for rank in range(RANKS):
+                line = f"msdu: rank {rank}: nothing is attached: "
+                self.assertEqual(done.stderr.count(line), 1)
+            self.assertIn(words, done.stderr)
+            self.assertIn("0 reductions taken as gradients", done.stderr)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@
 
 #include "variables.h"
 
-#define PREFIX "MSDU_"
-
 /* --- one setting --- */
 
 /* What was asked for once; kept for the life of the process. */
@@ -108,6 +106,12 @@ bool msdu__attach_is_given(const char *name)
     }
     const answer *found = answer_of(name);
     return found != NULL && found->is_given;
+}
+
+const char *msdu__attach_origin(const char *name)
+{
+    const answer *found = answer_of(name);
+    return found != NULL && found->is_given ? found->resolved.origin : "";
 }
 
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise)

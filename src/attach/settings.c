@@ -166,6 +166,9 @@ static const char *list_of(const char *name)
 
 bool msdu__attach_is_allowed(const msdu__attach_facts *facts)
 {
+    if (msdu__attach_is_bad()) {
+        return false;
+    }
     const char *bad = NULL;
     const char *allow = list_of(allow_name);
     const char *deny = list_of(deny_name);
@@ -178,7 +181,8 @@ bool msdu__attach_is_allowed(const msdu__attach_facts *facts)
 
 bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t text_bytes)
 {
-    const msdu__attach_facts any = {.comm = comm, .at = -1};
+    static const msdu__attach_comm anyone = {.ranks = 1};
+    const msdu__attach_facts any = {.comm = comm == NULL ? &anyone : comm, .at = -1};
     const char *const names[] = {allow_name, deny_name};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *list = list_of(names[i]);
@@ -187,7 +191,7 @@ bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t
             (void)snprintf(
                 text, text_bytes, "%s: \"%.*s\" is no count, type, ranks=, at=%s, nor a range",
                 names[i], (int)strcspn(bad, ","), bad,
-                comm->is_nameless ? " or stride= (NCCL tells no name)" : ", stride= or comm=");
+                any.comm->is_nameless ? " or stride= (NCCL tells no name)" : ", stride= or comm=");
             return true;
         }
     }

@@ -18,6 +18,8 @@
 const char *msdu__attach_setting(const char *name);
 /* Did the environment or the file give it? */
 bool msdu__attach_is_given(const char *name);
+/* Who gave a setting of the library: "MSDU_WIRE", "run.ini:3: wire"; "": nobody. */
+const char *msdu__attach_origin(const char *name);
 /* A whole number; otherwise: where nobody gave it, and the table of variables has no default. */
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
 /* Settings are asked for anew: for tests, that change them. */
@@ -65,6 +67,21 @@ typedef struct msdu__attach_facts {
  * shell: "float32:1000-,ranks=4:at=0-3,comm=data*".
  */
 bool msdu__attach_is_allowed(const msdu__attach_facts *facts);
+/* --- check.c --- */
+
+/*
+ * Does any setting not hold for a trainer that is attached: a value that is not allowed, a slip in
+ * a variable's name, a list that cannot be read, what attaching sets itself? One line about it in
+ * text. From then on msdu__attach_is_allowed() allows nothing. comm: NULL before there is one.
+ */
+bool msdu__attach_has_bad_setting(const msdu__attach_comm *comm, char *text, size_t bytes);
+bool msdu__attach_is_bad(void);
+/* The next MSDU_* variable from the *at-th of the environment on that is no setting, in text with
+ * the nearest one; is it a slip? false: there is none left. */
+bool msdu__attach_unknown(size_t *at, char *text, size_t bytes, bool *is_slip_out);
+
+/* --- settings.c: lists --- */
+
 /* The first item of a list that cannot be read, with its list's name, in text; false: none. */
 bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t text_bytes);
 /* Shall what was recognized, and the summary, be told (MSDU_LOG is not "error")? */

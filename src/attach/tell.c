@@ -10,8 +10,8 @@
 void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm)
 {
     static atomic_flag was_told = ATOMIC_FLAG_INIT;
-    char text[256];
-    if (msdu__attach_has_bad_list(comm, text, sizeof(text)) &&
+    char text[512];
+    if (msdu__attach_has_bad_setting(comm, text, sizeof(text)) &&
         !atomic_flag_test_and_set(&was_told)) {
         (void)fprintf(stderr, "msdu: rank %d: nothing is attached: %s\n", rank, text);
     }

@@ -12,13 +12,18 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "attach/settings.h"
+
 #define EXIT_NOT_RUN 126 /* as shells: found, but cannot be run */
 #define EXIT_NO_FILE 127
+#define TEXT_BYTES   512
 
 static const char doc[] =
     "Run a trainer that was not changed: its MPI_Allreduce calls that are gradients go through the "
     "library, all others as they are. Under mpirun: mpirun -n 4 msdu run -- ./trainer args\v"
-    "Settings are MSDU_* variables, see 'msdu info'; those of MSDU_ATTACH_* are in doc/attach.md.";
+    "Settings are MSDU_* variables, see 'msdu info'. A setting that cannot hold ends it with "
+    "status 2 "
+    "before the trainer starts.";
 
 static error_t on_option(int key, char *arg, struct argp_state *state)
 {
@@ -76,6 +81,41 @@ static bool put_in_front(const char *path)
     int code = setenv("LD_PRELOAD", list, 1);
     free(list);
     return code == 0;
+}
+
+/* --- settings --- */
+
+static void print_rank(void)
+{
+    int place = msdu__attach_place();
+    (void)fprintf(stderr, "msdu run: ");
+    if (place >= 0) {
+        (void)fprintf(stderr, "rank %d: ", place);
+    }
+}
+
+/* Once in a job, as far as that can be told. */
+static void warn_unknown(void)
+{
+    char text[TEXT_BYTES];
+    bool is_slip = false;
+    for (size_t at = 0;
+         msdu__attach_place() <= 0 && msdu__attach_unknown(&at, text, sizeof(text), &is_slip);) {
+        (void)fprintf(stderr, "msdu run: %s It is ignored\n", text);
+    }
+}
+
+/* Before the trainer starts: by each rank, for the first one to end is the end of the others. */
+static bool are_settings_good(void)
+{
+    char text[TEXT_BYTES];
+    if (msdu__attach_has_bad_setting(NULL, text, sizeof(text))) {
+        print_rank();
+        (void)fprintf(stderr, "%s\n", text);
+        return false;
+    }
+    warn_unknown();
+    return true;
 }
 
 /* --- will it take? --- */
@@ -155,5 +195,5 @@ int msdu__cmd_run(int argc, char **argv)
     if (error != 0 || first >= argc) {
         return MSDU__EXIT_USAGE;
     }
-    return run(argv + first);
+    return are_settings_good() ? run(argv + first) : MSDU__EXIT_USAGE;
 }

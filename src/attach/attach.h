@@ -35,6 +35,11 @@ typedef struct msdu__attach {
     bool (*reduce)(const msdu__reduction *call, void *request_out, int *code_out);
     /* A reduction that MPI will make by a call that is not taken: to be counted, and told. */
     void (*observe)(const msdu__reduction *call);
+    /* Another collective of the trainer, such as a barrier: it tells steps apart. */
+    void (*mark)(void);
+    /* Are calls that are passed through to be timed? Then with what they took. */
+    bool (*is_timing)(void);
+    void (*waited)(uint64_t time_ns);
     /* A persistent reduction; as reduce(). `real` makes MPI's own. */
     bool (*prepare)(const msdu__reduction *call, uintptr_t info, msdu__init_call real,
                     void *request_out, int *code_out);

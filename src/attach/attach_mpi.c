@@ -8,6 +8,7 @@
 #include "attach_mpi.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +95,7 @@ static msdu__stream *stream_new(MPI_Comm comm)
     stream->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     stream->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
     stream->recognizer.allows = msdu__engine_allows;
+    stream->gain.phase = msdu__attach_is_asked() ? MSDU__GAIN_ASKED : MSDU__GAIN_PLAIN;
     describe_comm(comm, &stream->place);
     stream->recognizer.allows_user = &stream->place;
     msdu__tell_bad_list(stream->rank, &stream->place);
@@ -153,13 +155,15 @@ static int describe(const msdu__stream *stream, const msdu__reduction *call, msd
     bool is_sum = MSDU__HANDLE(MPI_Op, call->op) == MPI_SUM;
     int kind = type_kind(type);
     uint64_t count = call->count > 0 ? (uint64_t)call->count : 0;
-    *seen_out = (msdu__call){.count = count, .kind = kind};
+    *seen_out = (msdu__call){.count = count,
+                             .kind = kind,
+                             .is_sum = kind != 0 && is_sum,
+                             .memory = (uint64_t)(uintptr_t)call->recv};
     if (kind == 0 || !is_sum) {
         seen_out->kind = other_kind(type, is_sum);
         return MSDU__PASSED_TYPE;
     }
-    if (count * (kind == MSDU__KIND_FLOAT64 ? 8 : 4) <
-        msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
+    if (msdu__call_bytes(seen_out) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
         return MSDU__PASSED_SMALL;
     }
     if (!msdu__engine_allows(&stream->place, seen_out, MSDU__ANYWHERE)) {
@@ -171,12 +175,57 @@ static int describe(const msdu__stream *stream, const msdu__reduction *call, msd
 
 /* --- what to do with it --- */
 
-static int reason_of(bool is_gradient, const msdu__apart *apart)
+static int reason_of(const msdu__stream *stream, bool is_gradient, const msdu__apart *apart)
 {
-    if (apart != NULL) {
-        return MSDU__PASSED_JOINING;
+    if (apart != NULL || !is_gradient) {
+        return apart != NULL ? MSDU__PASSED_JOINING : MSDU__PASSED_UNKNOWN;
     }
-    return is_gradient ? MSDU__PASSED_PLAIN : MSDU__PASSED_UNKNOWN;
+    return stream->is_plain ? MSDU__PASSED_PLAIN : MSDU__PASSED_WATCHED;
+}
+
+/* --- what came between, and how long calls took: of all communicators --- */
+
+static _Atomic uint64_t marks;
+static _Atomic uint64_t waits_ns;
+static _Atomic int timing_count;
+
+void msdu__stream_mark(void)
+{
+    (void)atomic_fetch_add_explicit(&marks, 1, memory_order_relaxed);
+}
+
+uint64_t msdu__stream_waits(void)
+{
+    return atomic_load_explicit(&waits_ns, memory_order_relaxed);
+}
+
+void msdu__stream_time(int more)
+{
+    (void)atomic_fetch_add_explicit(&timing_count, more, memory_order_relaxed);
+}
+
+static bool attach_is_timing(void)
+{
+    return atomic_load_explicit(&timing_count, memory_order_relaxed) > 0;
+}
+
+static void attach_waited(uint64_t time_ns)
+{
+    (void)atomic_fetch_add_explicit(&waits_ns, time_ns, memory_order_relaxed);
+}
+
+/* The recognizer hears of what other communicators had between. */
+static void hear_marks(msdu__stream *stream, bool is_candidate)
+{
+    const uint64_t all = atomic_load_explicit(&marks, memory_order_relaxed);
+    if (all != stream->marks) {
+        msdu__recognize_mark(&stream->recognizer);
+        stream->marks = all;
+    }
+    if (!is_candidate) {
+        msdu__stream_mark();
+        stream->marks++; /* but not of its own, which it judges itself */
+    }
 }
 
 /* Called with the stream's lock held. */
@@ -185,15 +234,15 @@ msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *ca
     msdu__choice choice = {.is_engine = false};
     msdu__call seen;
     int reason = describe(stream, call, &seen);
-    msdu__recognizer_state before = stream->recognizer.state;
+    hear_marks(stream, seen.is_candidate);
     msdu__verdict verdict = msdu__recognize(&stream->recognizer, &seen, &choice.at);
-    if (before != MSDU__FOLLOWING && stream->recognizer.state == MSDU__FOLLOWING) {
-        stream->learned_calls = stream->candidates + (seen.is_candidate ? 1 : 0);
-    }
     stream->candidates += seen.is_candidate ? 1 : 0;
+    if (verdict == MSDU__CALL_VOTES) {
+        msdu__stream_vote(stream);
+    }
     if (verdict == MSDU__CALL_BREAKS) {
         msdu__stream_break(stream, &seen);
-    } else if (verdict == MSDU__CALL_STRAYS) {
+    } else if (verdict == MSDU__CALL_STRAYS && stream->engine.ctx != NULL) {
         msdu__stream_stray(stream, &seen);
     } else if (verdict == MSDU__CALL_DENIED) {
         reason = MSDU__PASSED_DENIED;
@@ -201,16 +250,17 @@ msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *ca
     bool is_gradient = verdict == MSDU__CALL_GRADIENT && !stream->has_failed;
     if (is_gradient && choice.at == 0) {
         stream->step_calls = stream->candidates - 1;
-        if (stream->engine.ctx == NULL) {
-            msdu__stream_begin(stream);
-        }
+        msdu__stream_step(stream);
     }
     choice.is_engine = is_gradient && stream->engine.ctx != NULL;
     choice.apart = choice.is_engine ? NULL : msdu__part_find(&stream->part, &seen);
     if (choice.is_engine) {
-        stream->taken++;
+        stream->ledger.taken++;
+        stream->ledger.taken_bytes += msdu__call_bytes(&seen);
     } else {
-        stream->passed[reason < 0 ? reason_of(is_gradient, choice.apart) : reason]++;
+        msdu__ledger_pass(&stream->ledger,
+                          reason < 0 ? reason_of(stream, is_gradient, choice.apart) : reason,
+                          msdu__call_bytes(&seen));
     }
     return choice;
 }
@@ -310,8 +360,9 @@ static void attach_observe(const msdu__reduction *call)
     if (stream != NULL) {
         (void)describe(stream, call, &seen);
         seen.is_candidate = false;
+        hear_marks(stream, false);
         (void)msdu__recognize(&stream->recognizer, &seen, &position);
-        stream->passed[MSDU__PASSED_FORM]++;
+        msdu__ledger_pass(&stream->ledger, MSDU__PASSED_FORM, msdu__call_bytes(&seen));
         (void)pthread_mutex_unlock(&stream->lock);
     }
 }
@@ -419,6 +470,9 @@ const msdu__attach msdu_attach_v1 = {
     .request_bytes = sizeof(MPI_Request),
     .reduce = attach_reduce,
     .observe = attach_observe,
+    .mark = msdu__stream_mark,
+    .is_timing = attach_is_timing,
+    .waited = attach_waited,
     .prepare = msdu__persistent_prepare,
     .start = msdu__persistent_start,
     .release = msdu__persistent_release,

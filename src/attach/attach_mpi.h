@@ -9,6 +9,8 @@
 
 #include "attach.h"
 #include "engine.h"
+#include "gain.h"
+#include "ledger.h"
 #include "part.h"
 #include "recognize.h"
 #include "settings.h"
@@ -36,7 +38,7 @@ enum {
     MSDU__PASSED_PLAIN = 4,   /* a gradient, but there is nothing to gain, or no engine */
     MSDU__PASSED_JOINING = 5, /* a gradient, on the way back from local steps */
     MSDU__PASSED_FORM = 6,    /* by a call that is not taken */
-    MSDU__PASSED_REASONS = 7,
+    MSDU__PASSED_WATCHED = 7, /* a gradient, before there is an engine, or between two */
 };
 
 /* One communicator. */
@@ -53,25 +55,29 @@ typedef struct msdu__stream {
     bool has_failed;
     char why[256]; /* has_failed */
     msdu__recognizer recognizer;
+    msdu__gain gain;
     msdu__engine engine; /* ctx NULL: none */
     msdu__part part;     /* of ranks after local steps */
-    uint64_t candidates;
-    uint64_t learned_calls; /* candidates before the first one that was a gradient */
-    uint64_t step_calls;    /* candidates before the present step of an engine */
-    uint64_t ended_calls;   /* step_calls when the last engine ended, and its steps */
+    msdu__ledger ledger;
+    bool is_told;         /* what was recognized */
+    bool is_doubt_told;   /* that it is not enough for local steps */
+    bool unmet_told;      /* that MSDU_ATTACH_TENSORS is something else */
+    bool is_timed;        /* plain calls are timed for this one */
+    uint64_t marks;       /* calls that are no candidates, in all, when the latest call came */
+    uint64_t waits_ns;    /* time in reductions, in all, when the present step began */
+    uint64_t candidates;  /* so far */
+    uint32_t step_length; /* candidates of a step of the engine */
+    uint64_t step_calls;  /* candidates before the present step of an engine */
+    uint64_t ended_calls; /* step_calls when the last engine ended, and its steps */
     uint64_t ended_steps;
-    uint64_t taken;
-    uint64_t passed[MSDU__PASSED_REASONS];
-    msdu_summary summary; /* of the last engine */
-    bool has_summary;
-    uint32_t tensors; /* of the last engine */
-    uint64_t elements;
     struct msdu__stream *next; /* streams_lock */
 } msdu__stream;
 
 /* stream.c */
-/* A step begins whose gradients are known: make the engine, or say why not. */
-void msdu__stream_begin(msdu__stream *stream);
+/* Ranks are to agree on what a step is: all are behind the same call. */
+void msdu__stream_vote(msdu__stream *stream);
+/* A step begins whose gradients are known: is there to be an engine? Make it, or end it. */
+void msdu__stream_step(msdu__stream *stream);
 /* A call that does not fit: end the engine, loudly. */
 void msdu__stream_break(msdu__stream *stream, const msdu__call *seen);
 /* One that does not fit while local steps are taken: told once, and left to MPI. */
@@ -112,6 +118,11 @@ msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *ca
 int msdu__stream_start(msdu__stream *stream, const msdu__reduction *call, uint32_t at);
 /* MPI's way of saying that a call failed; OK: that the stream did. */
 int msdu__stream_fail(msdu__stream *stream, msdu_status status);
+/* Another call between: on any communicator. */
+void msdu__stream_mark(void);
+uint64_t msdu__stream_waits(void);
+/* The trainer's plain calls are to be timed, in one stream more or less. */
+void msdu__stream_time(int more);
 /* Wait for one, or only look. */
 int msdu__stream_settle(const msdu__pending *pending, bool may_block);
 

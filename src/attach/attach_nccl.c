@@ -67,6 +67,7 @@ static void fill_track(msdu__track *track, const msdu__nccl_call *call)
     track->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     track->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
     track->recognizer.allows = msdu__engine_allows;
+    track->gain.phase = msdu__attach_is_asked() ? MSDU__GAIN_ASKED : MSDU__GAIN_PLAIN;
     track->place = (msdu__attach_comm){
         .ranks = track->ranks, .stride = MSDU__STRIDE_LATER, .is_nameless = true};
     track->recognizer.allows_user = &track->place;
@@ -141,22 +142,26 @@ static uint64_t bytes_of(const msdu__nccl_call *call)
     return call->count * (call->type == (int)ncclFloat64 ? 8U : is_half(kind_of(call)) ? 2U : 4U);
 }
 
-static msdu__call describe(msdu__track *track, const msdu__nccl_call *call)
+/* reason_out: why it cannot be a gradient; -1: it may be one. */
+static msdu__call describe(const msdu__track *track, const msdu__nccl_call *call, int *reason_out)
 {
     int kind = kind_of(call);
-    msdu__call seen = {.count = call->count, .kind = kind};
+    msdu__call seen = {.count = call->count,
+                       .kind = kind,
+                       .is_sum = kind != 0,
+                       .memory = (uint64_t)(uintptr_t)call->recv};
+    *reason_out = -1;
     if (kind == 0) {
         seen.kind = MSDU__KIND_OTHER + 64 * call->type + call->op;
-        track->passed[MSDU__PASSED_TYPE]++;
-    } else if (bytes_of(call) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
-        track->passed[MSDU__PASSED_SMALL]++;
+        *reason_out = MSDU__PASSED_TYPE;
+    } else if (msdu__call_bytes(&seen) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
+        *reason_out = MSDU__PASSED_SMALL;
     } else if (!msdu__engine_allows(&track->place, &seen, MSDU__ANYWHERE)) {
-        track->passed[MSDU__PASSED_DENIED]++;
+        *reason_out = MSDU__PASSED_DENIED;
     } else if (is_half(kind) && !msdu__engine_takes_half()) {
-        track->passed[MSDU__PASSED_HALF]++;
-    } else {
-        seen.is_candidate = true;
+        *reason_out = MSDU__PASSED_HALF;
     }
+    seen.is_candidate = *reason_out < 0;
     return seen;
 }
 
@@ -177,6 +182,7 @@ typedef enum deed {
     LEAVE = 0, /* to NCCL */
     TAKE,
     BEGIN, /* to NCCL; then there may be an engine */
+    VOTE,  /* to NCCL; then ranks say what a step is */
     BREAK, /* the engine ends before NCCL does it */
     FAIL,
 } deed;
@@ -194,17 +200,22 @@ static deed judge_gradient(msdu__track *track, uint32_t at)
     track->is_taking = has_engine && (track->is_taking || at == 0);
     track->step_calls = at == 0 ? track->candidates - 1 : track->step_calls;
     if (track->is_taking) {
-        track->taken++;
         return TAKE;
     }
-    track->is_plain = track->is_plain || msdu__engine_is_plain();
-    return at == 0 && !track->is_plain && !has_engine ? BEGIN : LEAVE;
+    track->is_plain =
+        track->is_plain || msdu__engine_is_plain() || !msdu__gain_wants_engine(&track->gain);
+    bool is_proven = !msdu__engine_is_local() || msdu__recognize_is_proven(&track->recognizer);
+    if (!is_proven && !track->is_plain && track->rank == 0 && msdu__attach_is_loud()) {
+        msdu__tell_doubt(&track->recognizer, &track->is_doubt_told);
+    }
+    return at == 0 && !track->is_plain && !has_engine && is_proven ? BEGIN : LEAVE;
 }
 
 /* Called with the lock held. */
 static choice judge(msdu__track *track, const msdu__nccl_call *call)
 {
-    choice c = {.what = LEAVE, .seen = describe(track, call)};
+    int reason = -1;
+    choice c = {.what = LEAVE, .seen = describe(track, call, &reason)};
     msdu__verdict verdict = msdu__recognize(&track->recognizer, &c.seen, &c.at);
     bool is_gradient = verdict == MSDU__CALL_GRADIENT;
     track->candidates += c.seen.is_candidate ? 1 : 0;
@@ -212,8 +223,10 @@ static choice judge(msdu__track *track, const msdu__nccl_call *call)
         c.what = FAIL;
         return c;
     }
-    if (verdict == MSDU__CALL_STRAYS) {
+    if (verdict == MSDU__CALL_STRAYS && track->engine.ctx != NULL) {
         msdu__track_stray(track, &c.seen);
+    } else if (verdict == MSDU__CALL_VOTES) {
+        c.what = VOTE;
     } else if (verdict == MSDU__CALL_BREAKS) {
         track->is_breaking = track->engine.ctx != NULL && track->engine.is_accumulated;
         track->seen = c.seen;
@@ -223,10 +236,16 @@ static choice judge(msdu__track *track, const msdu__nccl_call *call)
     }
     bool is_passed = c.seen.is_candidate && c.what != TAKE;
     c.may_join = is_passed && (track->part.apart != NULL || track->is_breaking);
-    if (verdict == MSDU__CALL_DENIED) {
-        track->passed[MSDU__PASSED_DENIED]++;
-    } else if (is_passed && !c.may_join) {
-        track->passed[is_gradient && track->is_plain ? MSDU__PASSED_PLAIN : MSDU__PASSED_UNKNOWN]++;
+    if (c.what == TAKE) {
+        track->ledger.taken++;
+        track->ledger.taken_bytes += msdu__call_bytes(&c.seen);
+    } else if (!c.may_join) {
+        reason = verdict == MSDU__CALL_DENIED ? MSDU__PASSED_DENIED
+                 : reason >= 0                ? reason
+                 : !is_gradient               ? MSDU__PASSED_UNKNOWN
+                 : track->is_plain            ? MSDU__PASSED_PLAIN
+                                              : MSDU__PASSED_WATCHED;
+        msdu__ledger_pass(&track->ledger, reason, msdu__call_bytes(&c.seen));
     }
     return c;
 }
@@ -354,12 +373,14 @@ static size_t stretch(size_t first, const void *library)
     return end;
 }
 
-static void begin_all(const void *library)
+/* What the group's communicators do together behind it: all that want the same. */
+static void together(const void *library, deed what,
+                     void (*act)(msdu__track *const *tracks, size_t track_count))
 {
     msdu__track *wanted[MSDU__TRACKS_MOST];
     size_t count = 0;
     for (size_t i = 0; i < held_count && count < MSDU__TRACKS_MOST; i++) {
-        bool is_new = held_list[i].choice.what == BEGIN && held_list[i].call.library == library;
+        bool is_new = held_list[i].choice.what == what && held_list[i].call.library == library;
         for (size_t k = 0; k < count; k++) {
             is_new = is_new && wanted[k] != held_list[i].track;
         }
@@ -371,7 +392,7 @@ static void begin_all(const void *library)
         (void)pthread_mutex_lock(&wanted[i]->lock);
     }
     if (count > 0) {
-        msdu__track_begin(wanted, count);
+        act(wanted, count);
     }
     for (size_t i = 0; i < count; i++) {
         (void)pthread_mutex_unlock(&wanted[i]->lock);
@@ -403,7 +424,8 @@ static int end_group(const void *library)
         }
         i = end;
     }
-    begin_all(library);
+    together(library, VOTE, msdu__track_vote);
+    together(library, BEGIN, msdu__track_begin);
     return code;
 }
 
@@ -474,6 +496,8 @@ static int carry_out_now(msdu__track *track, const msdu__nccl_call *call, const 
     }
     if (c->what == BEGIN) {
         msdu__track_begin(&track, 1);
+    } else if (c->what == VOTE) {
+        msdu__track_vote(&track, 1);
     }
     return track->has_failed ? MSDU__NCCL_REMOTE_ERROR : code;
 }
@@ -485,7 +509,7 @@ static int attach_all_reduce(const msdu__nccl_call *call)
         return pass(call);
     }
     if (is_captured(call)) {
-        track->passed[MSDU__PASSED_CAPTURED]++;
+        msdu__ledger_pass(&track->ledger, MSDU__PASSED_CAPTURED, 0);
         (void)pthread_mutex_unlock(&track->lock);
         return pass(call);
     }

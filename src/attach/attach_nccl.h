@@ -11,6 +11,8 @@
 #include <msdu/msdu.h>
 
 #include "engine_device.h"
+#include "gain.h"
+#include "ledger.h"
 #include "nccl_table.h"
 #include "part.h"
 #include "recognize.h"
@@ -30,7 +32,7 @@ enum {
     MSDU__PASSED_CAPTURED = 5,
     MSDU__PASSED_JOINING = 6, /* a gradient, on the way back from local steps */
     MSDU__PASSED_HALF = 7,
-    MSDU__PASSED_REASONS = 8,
+    MSDU__PASSED_WATCHED = 8, /* a gradient, before there is an engine */
 };
 
 /* An NCCL of the trainer's; its communicators are known to no other. */
@@ -87,14 +89,16 @@ typedef struct msdu__track {
     uint64_t step_calls;  /* candidates before the latest step that was recognized */
     uint64_t ended_calls; /* candidates before the step in which the last engine ended, and ... */
     uint64_t ended_steps; /* ... the trainer's steps before it */
-    uint64_t taken;
-    uint64_t passed[MSDU__PASSED_REASONS];
-    msdu_summary summary; /* of the last engine */
-    bool has_summary;
+    msdu__gain gain;      /* asked for, or not: nothing is measured on a device */
+    msdu__ledger ledger;
+    bool is_doubt_told;       /* that a pattern is not enough for local steps */
+    bool unmet_told;          /* that MSDU_ATTACH_TENSORS is something else */
     struct msdu__track *next; /* tracks_lock */
 } msdu__track;
 
-/* track.c: engines begin, for all communicators of a group at once; break; end. */
+/* track.c: ranks vote on what a step is, likewise for all of a group at once. */
+void msdu__track_vote(msdu__track *const *tracks, size_t track_count);
+/* Engines begin, for all communicators of a group at once; break; end. */
 void msdu__track_begin(msdu__track *const *tracks, size_t track_count);
 void msdu__track_break(msdu__track *track, const msdu__call *seen);
 void msdu__track_stray(msdu__track *track, const msdu__call *seen);

@@ -8,6 +8,9 @@
 
 #include "settings.h"
 
+#define HASH_SEED  14695981039346656037U
+#define HASH_PRIME 1099511628211U
+
 /* --- settings that decide before there is a context; the context reads them all itself --- */
 
 bool msdu__engine_is_local(void)
@@ -100,6 +103,8 @@ msdu_status msdu__engine_prepare(msdu__engine *engine, const msdu__recognizer *r
         .is_accumulated = msdu__engine_is_local(),
         .equal_steps = msdu__attach_number("MSDU_ATTACH_EQUAL_STEPS", 0),
         .total_steps = msdu__attach_number("total_steps", 0),
+        .guard_steps = msdu__attach_number("MSDU_ATTACH_GUARD", 0),
+        .given = HASH_SEED,
     };
     if (engine->grads == NULL) {
         return MSDU_ERR_NO_MEMORY;
@@ -195,6 +200,22 @@ msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data)
     return status;
 }
 
+bool msdu__engine_is_guarded(const msdu__engine *engine)
+{
+    return engine->guard_steps > 0 && !engine->is_accumulated && engine->steps > 0 &&
+           engine->steps % engine->guard_steps == 0;
+}
+
+/* Only equality counts, so 4 bytes at a time will do (FNV-1a). */
+static void add_given(msdu__engine *engine, const msdu__grad *grad)
+{
+    const uint32_t *words = grad->user;
+    const uint64_t count = grad->count * (grad->is_double ? 2 : 1);
+    for (uint64_t i = 0; engine->guard_steps > 0 && i < count; i++) {
+        engine->given = (engine->given ^ words[i]) * HASH_PRIME;
+    }
+}
+
 msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
 {
     const unsigned what = MSDU_GRADIENT | MSDU_ALONE | (may_block ? 0U : MSDU_NOW);
@@ -211,6 +232,7 @@ msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
     for (uint64_t i = 0; grad->wide != NULL && i < grad->count; i++) {
         user[i] = (double)grad->wide[i];
     }
+    add_given(engine, grad);
     grad->user = NULL;
     engine->waited++;
     return engine->waited == engine->count ? msdu__engine_end_step(engine) : MSDU_OK;

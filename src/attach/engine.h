@@ -25,6 +25,14 @@ static inline int32_t msdu__kind_dtype(int32_t kind)
     return (kind - 1) % MSDU__KIND_MEANS;
 }
 
+/* Of a sum of floats; else 0. */
+static inline uint64_t msdu__call_bytes(const msdu__call *call)
+{
+    const int32_t dtype = msdu__kind_dtype(call->kind);
+    const uint64_t width = dtype == MSDU_FLOAT64 ? 8 : dtype == MSDU_FLOAT32 ? 4 : 2;
+    return call->is_sum ? call->count * width : 0;
+}
+
 typedef struct msdu__grad {
     void *user;  /* host: where the trainer wants the sum; NULL: nothing under way */
     float *wide; /* host: a float64 gradient on a narrow wire: its float32 copy */
@@ -46,6 +54,8 @@ typedef struct msdu__engine {
     uint64_t equal_steps;  /* setting MSDU_ATTACH_EQUAL_STEPS */
     uint64_t total_steps;  /* the trainer's, setting MSDU_TOTAL_STEPS */
     bool wants_meeting;
+    uint64_t guard_steps; /* setting MSDU_ATTACH_GUARD; 0: off */
+    uint64_t given;       /* a hash of the sums that were given out since it was compared last */
 } msdu__engine;
 
 /* What the trainer's settings ask for: nothing that a plain reduction would not do? */
@@ -83,6 +93,9 @@ msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data);
 /* Its sum is there; with may_block false, MSDU_IN_PROGRESS if it is not. The last of a step ends
  * the step. */
 msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block);
+/* Are ranks to compare `given` now, before the first tensor of a step? Only in the gradient domain,
+ * where all of them are given the same. */
+bool msdu__engine_is_guarded(const msdu__engine *engine);
 /* Wait for all that was started. */
 msdu_status msdu__engine_settle(msdu__engine *engine);
 

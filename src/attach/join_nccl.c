@@ -86,7 +86,8 @@ static bool enqueue(const msdu__track *track, const msdu__nccl_call *call, msdu_
 bool msdu__join_add(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen)
 {
     msdu__apart *apart = msdu__part_find(&track->part, seen);
-    track->passed[apart != NULL ? MSDU__PASSED_JOINING : MSDU__PASSED_UNKNOWN]++;
+    msdu__ledger_pass(&track->ledger, apart != NULL ? MSDU__PASSED_JOINING : MSDU__PASSED_UNKNOWN,
+                      msdu__call_bytes(seen));
     if (apart == NULL) {
         return true;
     }

@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define THREAD_MULTIPLE 3 /* the same in both families, and in MPI's own ABI */
 
@@ -90,6 +91,28 @@ PRELOAD void msdu_attach_lr(double lr)
     }
 }
 
+/* --- how long calls take that are passed through --- */
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
+
+uint64_t msdu__timing_begin(void)
+{
+    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
+    return attach != NULL && attach->is_timing() ? now_ns() : 0;
+}
+
+void msdu__timing_end(uint64_t begin_ns)
+{
+    if (begin_ns > 0) {
+        msdu__ladder_loaded()->waited(now_ns() - begin_ns);
+    }
+}
+
 /* --- reductions --- */
 
 /* Ours, or false. request: NULL, or MPI_Iallreduce's. */
@@ -113,9 +136,11 @@ PRELOAD int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t typ
     int code = ERR_OTHER;
     bool is_done = reduce(&reduction, (msdu__function)call, NULL, &code);
     if (!is_done && call != NULL) {
+        const uint64_t begin = msdu__timing_begin();
         msdu__inside++;
         code = call(send, recv, count, type, op, comm);
         msdu__inside--;
+        msdu__timing_end(begin);
     }
     return code;
 }

@@ -23,6 +23,10 @@ bool msdu__is_on(void);
 /* The module, if this call comes from the trainer. */
 const msdu__attach *msdu__module_for(msdu__function real);
 
+/* Around a real call that may wait: nothing, unless the module times the trainer's plain calls. */
+uint64_t msdu__timing_begin(void);
+void msdu__timing_end(uint64_t begin_ns);
+
 /* NCCL's module if it was loaded already. */
 const msdu__attach_nccl *msdu__nccl_loaded(void);
 
@@ -49,6 +53,14 @@ int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_t type, 
                        uintptr_t comm, uintptr_t info, void *request);
 int MPIX_Allreduce_init(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                         uintptr_t comm, uintptr_t info, void *request);
+int MPI_Barrier(uintptr_t comm);
+int MPI_Bcast(void *data, int count, uintptr_t type, int root, uintptr_t comm);
+int MPI_Reduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op, int root,
+               uintptr_t comm);
+int MPI_Gather(const void *send, int send_count, uintptr_t send_type, void *recv, int recv_count,
+               uintptr_t recv_type, int root, uintptr_t comm);
+int MPI_Allgather(const void *send, int send_count, uintptr_t send_type, void *recv, int recv_count,
+                  uintptr_t recv_type, uintptr_t comm);
 int MPI_Start(void *request);
 int MPI_Startall(int count, void *requests);
 int MPI_Request_free(void *request);

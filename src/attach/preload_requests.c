@@ -141,7 +141,12 @@ PRELOAD int MPI_Wait(void *request, void *status)
     static msdu__real real = {.name = "MPI_Wait"};
     FIND(int (*)(void *, void *), real, call);
     int code = settle(call != NULL, 1, request, true);
-    return code != 0 ? code : call(request, status);
+    if (code == 0) {
+        const uint64_t begin = msdu__timing_begin();
+        code = call(request, status);
+        msdu__timing_end(begin);
+    }
+    return code;
 }
 
 PRELOAD int MPI_Waitall(int count, void *requests, void *statuses)
@@ -149,7 +154,12 @@ PRELOAD int MPI_Waitall(int count, void *requests, void *statuses)
     static msdu__real real = {.name = "MPI_Waitall"};
     FIND(int (*)(int, void *, void *), real, call);
     int code = settle(call != NULL, count, requests, true);
-    return code != 0 ? code : call(count, requests, statuses);
+    if (code == 0) {
+        const uint64_t begin = msdu__timing_begin();
+        code = call(count, requests, statuses);
+        msdu__timing_end(begin);
+    }
+    return code;
 }
 
 PRELOAD int MPI_Test(void *request, int *flag, void *status)
@@ -198,7 +208,10 @@ PRELOAD int MPI_Waitany(int count, void *requests, int *index, void *status)
         }
         rest(&pause_ns);
     }
-    return call == NULL ? ERR_OTHER : call(count, requests, index, status);
+    const uint64_t begin = msdu__timing_begin();
+    const int code = call == NULL ? ERR_OTHER : call(count, requests, index, status);
+    msdu__timing_end(begin);
+    return code;
 }
 
 PRELOAD int MPI_Waitsome(int count, void *requests, int *out_count, int *indices, void *statuses)
@@ -213,5 +226,8 @@ PRELOAD int MPI_Waitsome(int count, void *requests, int *out_count, int *indices
         }
         rest(&pause_ns);
     }
-    return call == NULL ? ERR_OTHER : call(count, requests, out_count, indices, statuses);
+    const uint64_t begin = msdu__timing_begin();
+    const int code = call == NULL ? ERR_OTHER : call(count, requests, out_count, indices, statuses);
+    msdu__timing_end(begin);
+    return code;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which calls of a stream of reductions are gradients? Pure. */
+/* Which calls of a communicator are gradients, and where does a step begin? Pure. */
 #include "recognize.h"
 
 #include <string.h>
@@ -7,30 +7,357 @@
 #define REPEATS 3 /* of a period, before it is believed */
 #define STRAYS  2 /* steps' worth of strays in a row end the patience */
 
+#define WINDOW_LEAST 24 /* candidates whose memory is looked at, for short periods */
+
+#define NEIGHBORS 8 /* places of the table where a memory may stand */
+
+/* Candidates that a period explains before it is believed, where equal layers could be behind it:
+ * more than the layers of a model in a row have. */
+#define STRETCH_DOUBTFUL 4096
+
+/* Calls that a pattern explains before local steps build on it, by doubt. */
+static const uint64_t calls_proven[MSDU__DOUBTS] = {0, 256, 512, 16384, UINT64_MAX};
+
 static bool is_same(const msdu__call *x, const msdu__call *y)
 {
-    return x->count == y->count && x->kind == y->kind && x->is_candidate == y->is_candidate;
+    return x->count == y->count && x->kind == y->kind;
+}
+
+/* --- what was seen --- */
+
+static bool holds(const msdu__recognizer *r, uint64_t last, uint64_t memory)
+{
+    const uint64_t back = r->total + 1 - last;
+    return last > 0 && back <= r->seen_count && r->seen[r->seen_count - back].call.memory == memory;
+}
+
+/* Candidates since the same memory came last; 0: never. The present one is the latest from now on,
+ * in place of the oldest of its neighbors in the table. */
+static uint32_t back_of(msdu__recognizer *r, uint64_t memory)
+{
+    const uint64_t first = ((memory >> 4) * 0x9E3779B97F4A7C15U) >> 48;
+    uint64_t *place = &r->last[first];
+    for (uint64_t i = 0; i < NEIGHBORS && !holds(r, *place, memory); i++) {
+        uint64_t *next = &r->last[(first + i) % MSDU__PLACES];
+        place = holds(r, *next, memory) || *next < *place ? next : place;
+    }
+    const uint64_t back = holds(r, *place, memory) ? r->total + 1 - *place : 0;
+    *place = r->total + 1;
+    return (uint32_t)back;
 }
 
 static void remember(msdu__recognizer *r, const msdu__call *call)
 {
     if (r->seen_count == MSDU__CALLS_MAX) {
-        uint32_t half = MSDU__CALLS_MAX / 2;
-        memmove(r->seen, r->seen + half, (MSDU__CALLS_MAX - half) * sizeof(r->seen[0]));
-        r->seen_count -= half;
+        const uint32_t quarter = MSDU__CALLS_MAX / 4;
+        memmove(r->seen, r->seen + quarter, (MSDU__CALLS_MAX - quarter) * sizeof(r->seen[0]));
+        r->seen_count -= quarter;
+        r->next_look = r->next_look > quarter ? r->next_look - quarter : 0;
+        r->is_cut = true;
     }
-    r->seen[r->seen_count++] = *call;
+    msdu__seen *seen = &r->seen[r->seen_count];
+    *seen = r->since;
+    seen->call = *call;
+    seen->back = back_of(r, call->memory);
+    r->since = (msdu__seen){.marks = 0};
+    r->seen_count++;
+    r->total++;
 }
 
-/* The first call from which on everything repeats after `period` calls. */
+static void forget(msdu__recognizer *r)
+{
+    r->seen_count = 0;
+    r->next_look = 0;
+    r->is_cut = false;
+}
+
+/* What is no candidate may be a small gradient, and that is a layer's, unless it has one element,
+ * as losses have, or another type. */
+static bool is_mark(const msdu__recognizer *r, const msdu__call *call)
+{
+    const msdu__call *latest = r->seen_count == 0 ? call : &r->seen[r->seen_count - 1].call;
+    return !call->is_sum || call->count == 1 || call->kind != latest->kind;
+}
+
+void msdu__recognize_mark(msdu__recognizer *r)
+{
+    r->since.marks++;
+}
+
+/* --- what a period of `period` candidates would explain --- */
+
+/* The first candidate from which on everything repeats. */
 static uint32_t periodic_from(const msdu__recognizer *r, uint32_t period)
 {
     uint32_t from = r->seen_count - period;
-    while (from > 0 && is_same(&r->seen[from - 1], &r->seen[from - 1 + period])) {
+    while (from > 0 && is_same(&r->seen[from - 1].call, &r->seen[from - 1 + period].call)) {
         from--;
     }
     return from;
 }
+
+/* Three times the same, and as long as is asked for. */
+static bool repeats(const msdu__recognizer *r, uint32_t period, uint32_t *from_out)
+{
+    const uint32_t from = periodic_from(r, period);
+    uint32_t calls = r->seen_count - from;
+    if (calls < REPEATS * period) {
+        return false;
+    }
+    for (uint32_t i = from; i < r->seen_count && calls < r->least; i++) {
+        calls += r->seen[i].others;
+    }
+    *from_out = from;
+    return calls >= r->least;
+}
+
+/* Does a call like this belong to the latest period? */
+static bool belongs(const msdu__recognizer *r, uint32_t period, const msdu__call *call)
+{
+    for (uint32_t i = r->seen_count - period; i < r->seen_count; i++) {
+        if (is_same(&r->seen[i].call, call)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Did something come before `from` that no step has? */
+static bool has_strange_past(const msdu__recognizer *r, uint32_t period, uint32_t from)
+{
+    for (uint32_t i = 0; i < from; i++) {
+        if (!belongs(r, period, &r->seen[i].call)) {
+            return true;
+        }
+    }
+    return r->is_cut;
+}
+
+/* Two of these periods came before, and then something else: they are parts of something longer. */
+static bool has_broken(const msdu__recognizer *r, uint32_t period, uint32_t from)
+{
+    uint32_t run = 0;
+    for (uint32_t i = 0; i + period < from; i++) {
+        bool is_run = is_same(&r->seen[i].call, &r->seen[i + period].call) &&
+                      belongs(r, period, &r->seen[i].call);
+        run = is_run ? run + 1 : 0;
+        if (run >= period) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Other calls in every period; but for the first ones, when parameters may have been averaged, as
+ * soon as there are enough. */
+static bool has_marks(const msdu__recognizer *r, uint32_t period, uint32_t from)
+{
+    const uint32_t enough = (REPEATS + 2) * period;
+    const uint32_t begin = from + (r->seen_count - from >= enough ? 2 * period : period);
+    for (uint32_t end = r->seen_count; end >= begin + period; end -= period) {
+        uint32_t marks = 0;
+        for (uint32_t i = end - period; i < end; i++) {
+            marks += r->seen[i].marks;
+        }
+        if (marks == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* How memory of the latest periods comes back, as far back as is worth it. */
+typedef enum memory_order {
+    ELSEWHERE, /* later or sooner than after a period, or not at all */
+    ABOUT,     /* mostly after a period, and never much later: places change among tensors */
+    EXACT,     /* after a period */
+} memory_order;
+
+static memory_order memory_of(const msdu__recognizer *r, uint32_t period, uint32_t from)
+{
+    const uint32_t stretch = r->seen_count - from - period;
+    uint32_t window = 2 * period > WINDOW_LEAST ? 2 * period : WINDOW_LEAST;
+    uint32_t exact = 0;
+    uint32_t near = 0;
+    uint32_t far = 0;
+    window = window < stretch ? window : stretch;
+    for (uint32_t i = r->seen_count - window; i < r->seen_count; i++) {
+        const uint64_t back = r->seen[i].back;
+        exact += back == period ? 1 : 0;
+        near += 4 * back >= 3 * (uint64_t)period && 4 * back <= 6 * (uint64_t)period ? 1 : 0;
+        far += back == 0 || back > 2 * (uint64_t)period ? 1 : 0;
+    }
+    return exact == window ? EXACT : far == 0 && 2 * near > window ? ABOUT : ELSEWHERE;
+}
+
+static uint32_t sums_of(const msdu__recognizer *r, uint32_t period)
+{
+    uint32_t sums = period;
+    for (uint32_t i = r->seen_count - period; i < r->seen_count; i++) {
+        sums += r->seen[i].sums;
+    }
+    return sums;
+}
+
+/* By sizes alone the period is several equal ones: equal blocks in memory of their own, or steps
+ * whose memory alternates? Marks between some of them only speak for blocks. */
+static bool is_divisible(const msdu__recognizer *r, uint32_t period, uint32_t from, bool is_marked)
+{
+    for (uint32_t part = 1; part <= period / 2; part++) {
+        if (period % part == 0 && periodic_from(r, part) <= from &&
+            (!is_marked || has_marks(r, part, from))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Could it be a step, by this rank's own evidence? */
+static bool is_step(const msdu__recognizer *r, uint32_t period, uint32_t from, msdu__doubt *doubt)
+{
+    const memory_order memory = memory_of(r, period, from);
+    const bool is_exact = memory == EXACT;
+    const bool is_marked = has_marks(r, period, from);
+    /* one place for all, and nothing between: equal layers would do the same */
+    if (memory == ELSEWHERE || (period == 1 && !(is_exact && is_marked)) ||
+        has_broken(r, period, from) || is_divisible(r, period, from, is_exact && is_marked)) {
+        return false;
+    }
+    const bool is_strange = has_strange_past(r, period, from);
+    *doubt = !is_exact || is_divisible(r, period, from, false) ? MSDU__DOUBT_FULL
+             : is_strange                                      ? MSDU__DOUBT_MUCH
+             : is_marked                                       ? MSDU__DOUBT_LITTLE
+                                                               : MSDU__DOUBT_SOME;
+    return !is_strange || r->seen_count - from >= STRETCH_DOUBTFUL;
+}
+
+/* Is it several steps, by memory that comes back within it? One place for everything may be a
+ * trainer's habit; the user knows best. */
+static bool has_steps_inside(const msdu__recognizer *r, uint32_t period)
+{
+    for (uint32_t part = 2; part <= period / 2; part++) {
+        const uint32_t from = period % part == 0 ? periodic_from(r, part) : r->seen_count;
+        if (from + REPEATS * part <= r->seen_count && memory_of(r, part, from) == EXACT) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The shortest period that could be a step. */
+static msdu__proposal propose(msdu__recognizer *r)
+{
+    msdu__proposal best = {.period = 0};
+    const uint32_t wanted = r->tensors_wanted;
+    for (uint32_t period = 1; period <= r->seen_count / REPEATS && period <= MSDU__TENSORS_MAX;
+         period++) {
+        uint32_t from = 0;
+        if (!repeats(r, period, &from)) {
+            continue;
+        }
+        const uint32_t sums = sums_of(r, period);
+        if ((wanted == period || wanted == sums) && !has_steps_inside(r, period)) {
+            return (msdu__proposal){.period = period, .doubt = MSDU__DOUBT_NONE};
+        }
+        msdu__doubt doubt = MSDU__DOUBT_NONE;
+        if (best.period == 0 && is_step(r, period, from, &doubt)) {
+            best = (msdu__proposal){.period = period, .doubt = doubt};
+            if (wanted == 0) {
+                break;
+            }
+            r->unmet_count = period;
+            r->unmet_sums = sums;
+        }
+    }
+    return wanted == 0 ? best : (msdu__proposal){.period = 0};
+}
+
+/* --- the vote --- */
+
+/* Only what is equal on all ranks decides when they vote. */
+static bool is_time_to_vote(msdu__recognizer *r)
+{
+    uint32_t from = 0;
+    if (r->seen_count < r->next_look) {
+        return false;
+    }
+    r->next_look = r->seen_count + 1 + r->seen_count / 16;
+    for (uint32_t period = 1; period <= r->seen_count / REPEATS && period <= MSDU__TENSORS_MAX;
+         period++) {
+        if (repeats(r, period, &from)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void msdu__recognize_vote(msdu__recognizer *r, double sums_out[MSDU__VOTE_SUMS])
+{
+    const msdu__proposal own = propose(r);
+    sums_out[0] = own.period;
+    sums_out[1] = (double)own.period * own.period;
+    for (int i = 0; i < MSDU__DOUBTS; i++) {
+        sums_out[2 + i] = i == (int)own.doubt ? 1 : 0;
+    }
+}
+
+/* The step begins with the first candidate that repeats; where in a step are we now? */
+static void take_pattern(msdu__recognizer *r, uint32_t period)
+{
+    const uint32_t from = periodic_from(r, period);
+    r->pattern_count = period;
+    r->pattern_sums = sums_of(r, period);
+    for (uint32_t i = 0; i < period; i++) {
+        r->pattern[i] = r->seen[from + i].call;
+    }
+    msdu__recognize_allowed(r);
+    r->position = (r->seen_count - from) % period;
+    r->state = r->position == 0 ? MSDU__FOLLOWING : MSDU__WAITING;
+    r->held_steps = (r->seen_count - from) / period;
+    r->held_calls = r->seen_count - from;
+    for (uint32_t i = from; i < r->seen_count; i++) {
+        r->held_calls += r->seen[i].others;
+    }
+    r->unmet_count = 0;
+    r->has_moved = false;
+}
+
+bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUMS], int ranks)
+{
+    const double period = sums[0] / ranks;
+    /* equal numbers have no variance; all of them are whole, and exact */
+    const bool is_agreed = sums[0] > 0 && ranks * sums[1] == sums[0] * sums[0];
+    r->votes++;
+    if (!is_agreed) {
+        if (r->votes >= MSDU__VOTES_MAX) {
+            msdu__recognize_close(r);
+        } else { /* seldom in a row */
+            r->next_look += r->seen_count / 8;
+        }
+        return false;
+    }
+    r->doubt = MSDU__DOUBT_NONE;
+    for (int i = 0; i < MSDU__DOUBTS; i++) {
+        r->doubt = sums[2 + i] > 0 ? (msdu__doubt)i : r->doubt;
+    }
+    take_pattern(r, (uint32_t)period);
+    return true;
+}
+
+bool msdu__recognize_is_proven(const msdu__recognizer *r)
+{
+    return r->state >= MSDU__WAITING && r->held_steps >= MSDU__STEPS_PROVEN &&
+           r->held_calls >= calls_proven[r->doubt];
+}
+
+void msdu__recognize_close(msdu__recognizer *r)
+{
+    r->state = MSDU__CLOSED;
+    r->pattern_count = r->tensor_count = 0;
+    r->position = 0;
+}
+
+/* --- the pattern --- */
 
 void msdu__recognize_allowed(msdu__recognizer *r)
 {
@@ -44,78 +371,17 @@ void msdu__recognize_allowed(msdu__recognizer *r)
     }
 }
 
-/* The candidates of the period that begins at `from`; false if they are not what is wanted. */
-static bool take_pattern(msdu__recognizer *r, uint32_t from, uint32_t period)
-{
-    r->pattern_count = 0;
-    r->has_others = false;
-    for (uint32_t i = from; i < from + period; i++) {
-        if (!r->seen[i].is_candidate) {
-            r->has_others = true;
-        } else if (r->pattern_count == MSDU__TENSORS_MAX) {
-            return false;
-        } else {
-            r->pattern[r->pattern_count++] = r->seen[i];
-        }
-    }
-    if (r->pattern_count == 0 ||
-        (r->tensors_wanted != 0 && r->pattern_count != r->tensors_wanted)) {
-        return false;
-    }
-    msdu__recognize_allowed(r);
-    return true;
-}
-
-/* The step begins with the first candidate that repeats; where in a step are we now? */
-static void take_position(msdu__recognizer *r, uint32_t from)
-{
-    uint32_t candidates = 0;
-    for (uint32_t i = from; i < r->seen_count; i++) {
-        candidates += r->seen[i].is_candidate ? 1 : 0;
-    }
-    r->position = candidates % r->pattern_count;
-    r->state = r->position == 0 ? MSDU__FOLLOWING : MSDU__WAITING;
-    r->other_count = 0;
-}
-
-/* Three times the same, and as long as is asked for: equal layers are no steps. */
-static void look_for_period(msdu__recognizer *r)
-{
-    for (uint32_t period = 1; period <= r->seen_count / REPEATS; period++) {
-        uint32_t from = periodic_from(r, period);
-        uint32_t stretch = r->seen_count - from;
-        if (stretch >= REPEATS * period && stretch >= r->least && take_pattern(r, from, period)) {
-            take_position(r, from);
-            return;
-        }
-    }
-}
-
-/*
- * Equal layers one after another look like steps of one tensor, until another call comes for the
- * second time. Then learn again, and longer; once, because a trainer may also begin to evaluate.
- */
-static bool is_doubtful(msdu__recognizer *r)
-{
-    r->other_count++;
-    if (r->has_others || r->has_doubted || r->pattern_count > 1 || r->tensors_wanted > 0 ||
-        r->other_count < 2) {
-        return false;
-    }
-    r->has_doubted = true;
-    r->least *= 4;
-    r->seen_count = 0; /* steps begin behind this call */
-    return true;
-}
-
 static msdu__verdict give_up(msdu__recognizer *r)
 {
     bool was_following = r->state == MSDU__FOLLOWING;
     r->state = MSDU__LEARNING;
+    r->votes = 0;
     r->pattern_count = r->tensor_count = 0;
     r->position = 0;
+    r->held_steps = r->held_calls = 0;
     r->stray_count = r->stray_steps = 0;
     r->has_strayed = false;
+    r->next_look = 0;
     return was_following ? MSDU__CALL_BREAKS : MSDU__CALL_OTHER;
 }
 
@@ -133,9 +399,25 @@ static bool is_tensor(const msdu__recognizer *r, const msdu__call *call)
  * now and then, and does no harm to those that are known. */
 static bool is_stray(const msdu__recognizer *r, const msdu__call *call)
 {
-    return r->state == MSDU__FOLLOWING && r->is_patient && !is_tensor(r, call) &&
-           r->stray_count < STRAYS * r->pattern_count &&
-           (r->steps_borne == 0 || r->stray_steps < r->steps_borne);
+    return r->state == MSDU__FOLLOWING && !is_tensor(r, call) &&
+           r->stray_count < STRAYS * r->pattern_count && r->stray_steps < MSDU__STEPS_BORNE;
+}
+
+/* Of several tensors of one size the order among each other is taken to be what it was. Does memory
+ * say otherwise? */
+static void look_at_memory(msdu__recognizer *r, const msdu__call *call)
+{
+    msdu__call *due = &r->pattern[r->position];
+    if (due->memory == call->memory) {
+        return;
+    }
+    for (uint32_t i = 0; i < r->pattern_count; i++) {
+        if (r->pattern[i].memory == call->memory && is_same(&r->pattern[i], call)) {
+            r->has_moved = true;
+            return;
+        }
+    }
+    due->memory = call->memory;
 }
 
 /* The calls of the present step are remembered, so that after a change steps begin where they
@@ -144,23 +426,27 @@ static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_
 {
     bool is_following = r->state == MSDU__FOLLOWING;
     bool is_expected = is_same(call, &r->pattern[r->position]);
-    if (is_expected && is_following && r->position == 0) {
-        r->seen_count = 0;
+    const bool is_break = !is_expected && !is_stray(r, call);
+    if (is_following && r->position == 0 && is_tensor(r, call)) {
+        forget(r);
     }
+    r->held_calls += 1 + r->since.others;
     remember(r, call);
+    if (is_break) {
+        return give_up(r);
+    }
     if (!is_expected) {
-        if (!is_stray(r, call)) {
-            return give_up(r);
-        }
         r->stray_count++;
         r->has_strayed = true;
         return MSDU__CALL_STRAYS;
     }
+    look_at_memory(r, call);
     r->stray_count = 0;
     *position_out = r->tensor_at[r->position];
     r->position = (r->position + 1) % r->pattern_count;
     if (r->position == 0) {
         r->state = MSDU__FOLLOWING;
+        r->held_steps++;
         r->stray_steps = r->has_strayed ? r->stray_steps + 1 : 0;
         r->has_strayed = false;
     }
@@ -172,15 +458,18 @@ static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_
 
 msdu__verdict msdu__recognize(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
 {
-    if (r->state != MSDU__LEARNING && call->is_candidate) {
+    if (r->state == MSDU__CLOSED) {
+        return MSDU__CALL_OTHER;
+    }
+    if (!call->is_candidate) {
+        r->since.others++;
+        r->since.marks += is_mark(r, call) ? 1 : 0;
+        r->since.sums += call->is_sum ? 1 : 0;
+        return MSDU__CALL_OTHER;
+    }
+    if (r->state != MSDU__LEARNING) {
         return follow(r, call, position_out);
     }
     remember(r, call);
-    if (r->state != MSDU__LEARNING) {
-        return is_doubtful(r) ? give_up(r) : MSDU__CALL_OTHER;
-    }
-    if (call->is_candidate && r->seen_count >= r->least) {
-        look_for_period(r);
-    }
-    return MSDU__CALL_OTHER;
+    return is_time_to_vote(r) ? MSDU__CALL_VOTES : MSDU__CALL_OTHER;
 }

@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which calls of a stream of reductions are gradients? Pure: no I/O, locks, clock, allocation.
+ * Which calls of a communicator are gradients, and where does a step begin? Pure: no I/O, locks,
+ * clock, allocation.
  *
- * All ranks make the same reductions on a communicator in the same order, with the same counts and
- * types, or MPI itself would fail. So what is said here, from nothing but that sequence, is equal
- * on all ranks without a message.
+ * A call is a candidate if it could be a gradient (floating point, sum, not small). A step is a
+ * period of the candidates. All ranks of a communicator make the same calls in the same order, so
+ * that a sequence repeats is seen by all of them. It is not enough: equal layers repeat, too. What
+ * tells a layer from a step is rank's own evidence, so ranks vote on it:
  *
- * A call is a candidate if it could be a gradient (floating point, sum, not small). While learning
- * all calls are remembered; once the latest `least` of them are the same period at least three
- * times, the candidates of that period are the tensors of a step. What is no candidate does not
- * matter from then on.
+ *   memory   A gradient lies where it lay one step before, and the others of its step lie
+ * elsewhere. Memory that comes back sooner or later speaks against a period. marks    Other calls
+ * (a loss, a barrier, another communicator) come in every period. history  What repeated before and
+ * then broke is part of something longer. What came before, and belongs to no period, may be the
+ * first step's: then a period has to explain more calls than a model has in equal layers.
+ *
+ * What memory does not tell is passed through, unless the user says how many gradients a step has.
+ * Local steps need more calls of proof, and memory that comes back after exactly one step: two
+ * places of a pattern must never be one parameter.
  */
 #ifndef MSDU_RECOGNIZE_H
 #define MSDU_RECOGNIZE_H
@@ -17,15 +24,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MSDU__CALLS_MAX   4096 /* calls remembered while learning */
-#define MSDU__TENSORS_MAX 1024 /* gradients of a step */
-#define MSDU__STEPS_BORNE 3    /* steps_borne, for ranks that take local steps */
+#define MSDU__CALLS_MAX    16384 /* candidates remembered while learning */
+#define MSDU__TENSORS_MAX  4096  /* candidates of a step */
+#define MSDU__PLACES       65536 /* in the table of their memory */
+#define MSDU__STEPS_BORNE  3     /* steps in a row with strays before the pattern is given up */
+#define MSDU__STEPS_PROVEN 20    /* whole steps before local steps */
+#define MSDU__VOTES_MAX    64    /* until one is agreed upon */
 
-/* What is known of a call: equal on all ranks. */
+/* What is known of a call. All but `memory` is equal on all ranks. */
 typedef struct msdu__call {
     uint64_t count;
     int32_t kind;      /* type and operation, as the caller numbers them */
     bool is_candidate; /* may be a gradient */
+    bool is_sum;       /* a gradient by its type, if it is no candidate: small, or denied */
+    uint64_t memory;   /* address of the result */
 } msdu__call;
 
 typedef enum msdu__verdict {
@@ -35,47 +47,98 @@ typedef enum msdu__verdict {
     MSDU__CALL_STRAYS = 3,   /* one that is no tensor, and the pattern is still waited for: leave it
                                 alone */
     MSDU__CALL_DENIED = 4, /* part of the pattern, but denied by its place in it: leave it alone */
+    MSDU__CALL_VOTES = 5,  /* leave it alone; before the next one ranks vote, see below */
 } msdu__verdict;
 
 typedef enum msdu__recognizer_state {
     MSDU__LEARNING = 0,
     MSDU__WAITING = 1, /* the period is known; a step must begin */
     MSDU__FOLLOWING = 2,
+    MSDU__CLOSED = 3, /* nothing is looked for any more */
 } msdu__recognizer_state;
+
+/* What else than a step could a period be? Ranks go by the largest doubt among them. */
+typedef enum msdu__doubt {
+    MSDU__DOUBT_NONE = 0,   /* the user said how many reductions a step has */
+    MSDU__DOUBT_LITTLE = 1, /* memory and marks agree */
+    MSDU__DOUBT_SOME = 2,   /* memory alone */
+    MSDU__DOUBT_MUCH = 3,   /* the same, but it may be the first step's equal layers */
+    MSDU__DOUBT_FULL = 4, /* memory moves, or all layers are equal: never enough for local steps */
+    MSDU__DOUBTS = 5,
+} msdu__doubt;
+
+/* A rank's own reading of what it has seen. */
+typedef struct msdu__proposal {
+    uint32_t period; /* candidates of a step; 0: none is found */
+    msdu__doubt doubt;
+} msdu__proposal;
+
+/* How ranks vote: each adds up these numbers with those of the others. */
+#define MSDU__VOTE_SUMS (2 + MSDU__DOUBTS)
 
 /* May what comes `at` so many others of a step be a gradient? Pure. */
 typedef bool (*msdu__allows_fn)(const void *user, const msdu__call *call, uint32_t at);
+
+/* A candidate, and what came since the one before. */
+typedef struct msdu__seen {
+    msdu__call call;
+    uint32_t others; /* calls on this communicator that are no candidates: equal on all ranks */
+    uint32_t sums;   /* of these, those that are gradients by their type */
+    uint32_t marks;  /* calls of any kind that are no candidates, here and elsewhere */
+    uint32_t back;   /* candidates since the same memory came last; 0: never */
+} msdu__seen;
 
 /* Zeroed, then `least`, `tensors_wanted` and, if any place is denied, `allows` set by the caller.
  */
 typedef struct msdu__recognizer {
     uint32_t least;          /* calls before a period is believed */
-    uint32_t tensors_wanted; /* 0: find out */
+    uint32_t tensors_wanted; /* gradients of a step as the user counts them; 0: find out */
     msdu__allows_fn allows;  /* asked once a pattern is known; NULL: all */
     const void *allows_user;
     msdu__recognizer_state state;
-    uint32_t seen_count;
+    msdu__doubt doubt;
+    uint32_t votes;         /* so far without an agreement */
+    uint32_t next_look;     /* seen_count from which on a vote may be worth it */
+    uint32_t seen_count;    /* candidates */
+    bool is_cut;            /* older ones were forgotten */
+    uint64_t total;         /* candidates ever remembered */
+    msdu__seen since;       /* what came since the latest candidate; `call` is not used */
     uint32_t pattern_count; /* candidates of a step */
-    uint32_t tensor_count;  /* those that are not denied: the gradients */
+    uint32_t pattern_sums;  /* gradients of a step as a user would count them: with small ones */
+    uint32_t tensor_count;  /* candidates that are not denied: the gradients */
     uint32_t position;      /* in the pattern, of what is due */
-    bool has_others;        /* the period holds calls that are no candidates */
-    bool has_doubted;       /* the one second look was taken */
-    uint32_t other_count;   /* others since a period without any was believed */
-    bool is_patient;      /* set by the caller: a pattern that is not given up at the first stray */
-    uint32_t steps_borne; /* likewise: so many steps in a row with strays, for they are gradients,
-                             too, and ranks can be joined to begin anew; 0: any number */
-    uint32_t stray_count; /* since a tensor came that was due */
-    bool has_strayed;     /* in the present step */
-    uint32_t stray_steps; /* in a row with strays */
+    uint64_t held_steps;    /* whole steps that the pattern explains */
+    uint64_t held_calls;    /* and the calls since it began, equal on all ranks */
+    uint32_t stray_count;   /* since a tensor came that was due */
+    bool has_strayed;       /* in the present step */
+    uint32_t stray_steps;   /* in a row with strays */
+    bool has_moved;         /* a gradient came from where another one of its size lies */
+    uint32_t unmet_count;   /* a period that is found, but is not what the user wants ... */
+    uint32_t unmet_sums;    /* ... and with its small ones; 0: none */
     msdu__call pattern[MSDU__TENSORS_MAX];
     msdu__call tensors[MSDU__TENSORS_MAX];
     uint32_t tensor_at[MSDU__TENSORS_MAX]; /* of the pattern; MSDU__TENSORS_MAX: denied */
-    msdu__call seen[MSDU__CALLS_MAX];
+    msdu__seen seen[MSDU__CALLS_MAX];
+    uint64_t last[MSDU__PLACES]; /* by memory: 1 + `total` when it came last */
 } msdu__recognizer;
 
 /* Which of the pattern are gradients: again, when allows() knows more. */
 void msdu__recognize_allowed(msdu__recognizer *r);
 /* Take the next call; position_out is set for a gradient. */
 msdu__verdict msdu__recognize(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out);
+/* The trainer made another call between: a barrier, or one on another communicator. */
+void msdu__recognize_mark(msdu__recognizer *r);
+
+/*
+ * A vote, on all ranks behind the same call: what this rank adds, then what the sums over `ranks`
+ * say. True: ranks agree, and the next step that begins is one of gradients.
+ */
+void msdu__recognize_vote(msdu__recognizer *r, double sums_out[MSDU__VOTE_SUMS]);
+bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUMS], int ranks);
+
+/* Has the pattern held for so long that local steps may build on it? Equal on all ranks. */
+bool msdu__recognize_is_proven(const msdu__recognizer *r);
+/* Pass everything through from now on. */
+void msdu__recognize_close(msdu__recognizer *r);
 
 #endif

@@ -149,6 +149,17 @@ bool msdu__attach_is_exact(void)
     return is_set_to("wire", "float32") && (!msdu__attach_is_local() || is_every_step);
 }
 
+bool msdu__attach_is_asked(void)
+{
+    static const char *const wishes[] = {"wire", "interval", "interval_steps", "domain",
+                                         "delay_steps"};
+    bool is_asked = strcmp(msdu__attach_setting("MSDU_ATTACH"), "always") == 0;
+    for (size_t i = 0; i < sizeof(wishes) / sizeof(wishes[0]); i++) {
+        is_asked = is_asked || msdu__attach_is_given(wishes[i]);
+    }
+    return is_asked;
+}
+
 bool msdu__attach_is_dampened(void)
 {
     /* a digit other than 0: strtod() would read it by the trainer's locale */

@@ -29,6 +29,9 @@ void msdu__attach_forget(void);
 bool msdu__attach_is_local(void);
 /* float32 at h = 1 is what MPI does. */
 bool msdu__attach_is_exact(void);
+/* Gradients are taken whatever it costs: MSDU_ATTACH=always, or what is to be done with them was
+ * said (format, interval, domain). */
+bool msdu__attach_is_asked(void);
 bool msdu__attach_is_dampened(void);
 /* A context's settings, but for its place in the job: what users give comes over them. */
 msdu_config msdu__attach_config(bool is_local);

@@ -44,20 +44,73 @@ static const char *refusal(const msdu__recognizer *r)
     return msdu__engine_refusal(r);
 }
 
-void msdu__stream_begin(msdu__stream *stream)
+static bool sum_over_ranks(void *user, double *values, size_t count)
+{
+    const msdu__stream *stream = user;
+    return PMPI_Allreduce(MPI_IN_PLACE, values, (int)count, MPI_DOUBLE, MPI_SUM, stream->comm) ==
+           MPI_SUCCESS;
+}
+
+static bool is_teller(const msdu__stream *stream)
+{
+    return stream->rank == 0 && msdu__attach_is_loud();
+}
+
+void msdu__stream_vote(msdu__stream *stream)
+{
+    msdu__recognizer *r = &stream->recognizer;
+    double sums[MSDU__VOTE_SUMS];
+    msdu__recognize_vote(r, sums);
+    if (!sum_over_ranks(stream, sums, MSDU__VOTE_SUMS)) {
+        msdu__recognize_close(r);
+    } else if (msdu__recognize_agree(r, sums, stream->ranks)) {
+        stream->ledger.patterns++;
+        stream->is_told = false;
+        stream->has_failed = msdu__part_is_lost(&stream->part, r, stream->why, sizeof(stream->why));
+        stream->is_timed = stream->gain.phase == MSDU__GAIN_PLAIN && !stream->is_plain;
+        msdu__stream_time(stream->is_timed ? 1 : 0);
+    }
+    if (is_teller(stream)) {
+        msdu__tell_vote(r, &stream->unmet_told);
+    }
+}
+
+/* What one rank cannot, none does. */
+static void refuse(msdu__stream *stream, const char *why, bool is_own)
+{
+    stream->is_plain = true;
+    if (stream->rank == 0 || is_own) {
+        (void)fprintf(stderr,
+                      "msdu: rank %d: not attached, all reductions are passed through: "
+                      "%s\n",
+                      stream->rank, why != NULL && *why != '\0' ? why : "another rank could not");
+    }
+    if (stream->engine.ctx != NULL) {
+        msdu__engine_close(&stream->engine);
+    }
+}
+
+/* How far ranks' momentum and parameters are apart counts from here on. */
+static void tell_begin(msdu__stream *stream)
+{
+    char text[WHICH_BYTES];
+    if (!stream->is_told && is_teller(stream)) {
+        (void)fprintf(stderr,
+                      "msdu: gradients recognized: %u reductions a step, %" PRIu64
+                      " elements, on a communicator of %d ranks%s; domain %s\n",
+                      stream->recognizer.tensor_count, stream->gain.elements, stream->ranks,
+                      which(stream, text),
+                      stream->engine.is_accumulated ? "accumulated" : "gradient");
+    }
+    stream->is_told = true;
+    msdu__part_tell(&stream->part, false);
+}
+
+static void begin(msdu__stream *stream)
 {
     const msdu__recognizer *r = &stream->recognizer;
     const char *why = refusal(r);
-    char text[WHICH_BYTES];
     msdu_status status = MSDU_ERR_UNSUPPORTED;
-    if (stream->is_plain || msdu__engine_is_plain()) {
-        stream->is_plain = true;
-        return;
-    }
-    if (msdu__part_is_lost(&stream->part, r, stream->why, sizeof(stream->why))) {
-        stream->has_failed = true;
-        return;
-    }
     bool is_good = agree(stream, why == NULL);
     if (is_good) {
         if (stream->own == MPI_COMM_NULL) {
@@ -69,46 +122,16 @@ void msdu__stream_begin(msdu__stream *stream)
         is_good = agree(stream, status == MSDU_OK);
     }
     if (!is_good) {
-        stream->is_plain = true;
-        if (stream->rank == 0 || status != MSDU_OK) {
-            (void)fprintf(stderr,
-                          "msdu: rank %d: not attached, all reductions are passed through: "
-                          "%s\n",
-                          stream->rank,
-                          why != NULL && *why != '\0' ? why : "another rank could not");
-        }
-        if (stream->engine.ctx != NULL) {
-            msdu__engine_close(&stream->engine);
-        }
+        refuse(stream, why, status != MSDU_OK);
         return;
     }
-    /* Ranks that took local steps are joined by the same tensors only, so these are waited for. */
-    stream->recognizer.is_patient = stream->engine.is_accumulated;
-    stream->recognizer.steps_borne = MSDU__STEPS_BORNE;
+    stream->step_length = r->pattern_count;
     stream->engine.steps_before =
-        stream->ended_steps + (stream->learned_calls - stream->ended_calls) / r->pattern_count;
-    stream->tensors = r->tensor_count;
-    stream->elements = 0;
-    for (uint32_t i = 0; i < r->tensor_count; i++) {
-        stream->elements += r->tensors[i].count;
-    }
-    if (stream->rank == 0 && msdu__attach_is_loud()) {
-        (void)fprintf(stderr,
-                      "msdu: gradients recognized: %u reductions a step, %" PRIu64
-                      " elements, on a communicator of %d ranks%s; domain %s\n",
-                      r->tensor_count, stream->elements, stream->ranks, which(stream, text),
-                      stream->engine.is_accumulated ? "accumulated" : "gradient");
-    }
-    msdu__part_tell(&stream->part, false);
+        stream->ended_steps + (stream->step_calls - stream->ended_calls) / r->pattern_count;
+    tell_begin(stream);
 }
 
 /* --- end --- */
-
-static void keep_summary(msdu__stream *stream)
-{
-    stream->summary = (msdu_summary)MSDU_SUMMARY_INIT;
-    stream->has_summary = msdu_summary_get(stream->engine.ctx, &stream->summary) == MSDU_OK;
-}
 
 /* All ranks see the change at the same call, or one of them reduces something else. */
 static bool is_seen_by_all(const msdu__stream *stream)
@@ -146,17 +169,10 @@ void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen)
         (void)fprintf(stderr,
                       "msdu: rank 0: the pattern of reductions changed after %" PRIu64
                       " steps: one of %" PRIu64 " elements, and what is like it, is passed "
-                      "through; local steps go on for the others\n",
+                      "through; the others go on\n",
                       stream->engine.steps, seen->count);
     }
     stream->has_strayed = true;
-}
-
-static bool sum_over_ranks(void *user, double *values, size_t count)
-{
-    const msdu__stream *stream = user;
-    return PMPI_Allreduce(MPI_IN_PLACE, values, (int)count, MPI_DOUBLE, MPI_SUM, stream->own) ==
-           MPI_SUCCESS;
 }
 
 static void fail_parted(msdu__stream *stream, const char *why)
@@ -174,17 +190,10 @@ void msdu__stream_join(msdu__stream *stream, msdu__apart *apart, void *sum)
     }
 }
 
-void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
+/* Ranks that took local steps are not equal: what joins them is made ready. All ranks are here. */
+static void part(msdu__stream *stream)
 {
     msdu__apart *list = NULL;
-    stream->is_plain = false;
-    if (stream->engine.ctx == NULL) {
-        return;
-    }
-    if (!is_seen_by_all(stream)) {
-        fail_alone(stream, seen);
-        return;
-    }
     msdu_status status = msdu__engine_part(&stream->engine, &list, &stream->part.optimizer);
     if (!agree(stream, status == MSDU_OK)) {
         fail_parted(stream, status == MSDU_OK ? "another rank failed" : msdu_last_error());
@@ -194,63 +203,186 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
     if (!msdu__part_keep(&stream->part, list, stream->ranks, sum_over_ranks, stream)) {
         fail_parted(stream, "out of memory, or MPI failed");
     }
-    /* the present step begins behind the last one's tensors, or where it began */
-    stream->ended_steps = stream->engine.steps_before + stream->engine.steps;
-    stream->ended_calls =
-        stream->step_calls + (stream->engine.announced > 0 ? 0 : stream->engine.count);
-    if (stream->rank == 0) {
-        msdu__tell_break(&stream->engine, seen);
-    }
-    status = msdu__engine_finish(&stream->engine);
+}
+
+/* In the middle of a step, too. */
+static void close_engine(msdu__stream *stream)
+{
+    msdu_status status = msdu__engine_finish(&stream->engine);
     if (status != MSDU_OK) {
         (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
     }
-    keep_summary(stream);
+    msdu__ledger_add(&stream->ledger, stream->engine.ctx);
     msdu__engine_close(&stream->engine);
 }
 
-static void tell_passed(const msdu__stream *stream)
+/* Steps of the trainer until the present one, which begins after so many candidates. */
+static void count_steps(msdu__stream *stream, uint64_t calls)
 {
-    static const char *const reasons[MSDU__PASSED_REASONS] = {
+    stream->ended_steps = stream->engine.steps_before + stream->engine.steps;
+    stream->ended_calls = calls;
+}
+
+void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
+{
+    msdu__recognizer *r = &stream->recognizer;
+    msdu__gain_reset(&stream->gain);
+    if (stream->engine.ctx == NULL) {
+        return;
+    }
+    if (!is_seen_by_all(stream)) {
+        fail_alone(stream, seen);
+        return;
+    }
+    /* a step's gradients of one size were taken for each other before it was seen */
+    if (!agree(stream, !stream->engine.is_accumulated || !r->has_moved)) {
+        fail_parted(stream, "gradients of one size are not in the order that they were in; use "
+                            "MSDU_DOMAIN=gradient");
+        return;
+    }
+    part(stream);
+    /* the present step begins behind the last one's tensors, or where it began */
+    count_steps(stream,
+                stream->step_calls + (stream->engine.announced > 0 ? 0 : stream->step_length));
+    stream->ledger.breaks++;
+    r->tensors_wanted = 0; /* was said of what there is no more */
+    const bool is_last = stream->ledger.breaks >= MSDU__BREAKS_MOST;
+    if (stream->rank == 0) {
+        msdu__tell_break(&stream->engine, seen, is_last);
+    }
+    close_engine(stream);
+    if (is_last) {
+        msdu__recognize_close(r);
+    }
+}
+
+/* --- with or without an engine --- */
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
+
+/* A phase of measuring ends: on all ranks, before the same step. */
+static void decide(msdu__stream *stream)
+{
+    double own[MSDU__GAIN_NUMBERS];
+    double largest[MSDU__GAIN_NUMBERS];
+    const msdu__gain_phase before = stream->gain.phase;
+    msdu__gain_report(&stream->gain, own);
+    if (PMPI_Allreduce(own, largest, MSDU__GAIN_NUMBERS, MPI_DOUBLE, MPI_MAX, stream->comm) !=
+        MPI_SUCCESS) {
+        stream->is_plain = true;
+        return;
+    }
+    msdu__gain_decide(&stream->gain, largest);
+    const bool is_timed = stream->gain.phase == MSDU__GAIN_PLAIN;
+    msdu__stream_time((is_timed ? 1 : 0) - (stream->is_timed ? 1 : 0));
+    stream->is_timed = is_timed;
+    if (is_teller(stream)) {
+        msdu__tell_gain(&stream->gain, before, &stream->recognizer);
+    }
+}
+
+/* The pattern holds, and what it is good for was measured. */
+static void measure(msdu__stream *stream)
+{
+    msdu__gain *gain = &stream->gain;
+    const uint64_t waits = msdu__stream_waits();
+    gain->elements = 0;
+    for (uint32_t i = 0; i < stream->recognizer.tensor_count; i++) {
+        gain->elements += stream->recognizer.tensors[i].count;
+    }
+    if (msdu__gain_step(gain, now_ns(), waits - stream->waits_ns)) {
+        decide(stream);
+        (void)msdu__gain_step(gain, now_ns(), 0);
+    }
+    stream->waits_ns = waits;
+}
+
+/* What was given out must be the same on all ranks. */
+static void guard(msdu__stream *stream)
+{
+    const uint64_t own[2] = {stream->engine.given, ~stream->engine.given};
+    uint64_t largest[2] = {0};
+    (void)PMPI_Allreduce(own, largest, 2, MPI_UINT64_T, MPI_MAX, stream->comm);
+    if (largest[0] != ~largest[1]) {
+        stream->has_failed = true;
+        (void)snprintf(stream->why, sizeof(stream->why),
+                       "MSDU_ATTACH_GUARD: ranks were given different sums before step %" PRIu64,
+                       stream->engine.steps_before + stream->engine.steps + 1);
+    }
+}
+
+void msdu__stream_step(msdu__stream *stream)
+{
+    const msdu__recognizer *r = &stream->recognizer;
+    if (stream->is_plain || msdu__engine_is_plain()) {
+        stream->is_plain = true;
+        return;
+    }
+    if (stream->engine.ctx == NULL && msdu__engine_is_local() && !msdu__recognize_is_proven(r)) {
+        if (is_teller(stream)) {
+            msdu__tell_doubt(r, &stream->is_doubt_told);
+        }
+        return;
+    }
+    if (stream->engine.ctx != NULL && msdu__engine_is_guarded(&stream->engine)) {
+        guard(stream);
+    }
+    measure(stream);
+    const bool is_wanted = msdu__gain_wants_engine(&stream->gain);
+    if (stream->engine.ctx != NULL && !is_wanted) {
+        part(stream);
+        count_steps(stream, stream->step_calls);
+        close_engine(stream);
+    } else if (stream->engine.ctx == NULL && is_wanted) {
+        begin(stream);
+    }
+}
+
+/* --- the end --- */
+
+static void tell(msdu__stream *stream)
+{
+    static const char *const reasons[MSDU__REASONS_MAX] = {
         "not a sum of float32 or float64",
         "small (MSDU_ATTACH_MIN_BYTES)",
         "denied by a list",
         "while learning, or in no pattern",
         "gradients, exact as they are",
         "gradients that joined the ranks after a change",
-        "by calls that are not taken (of Fortran, without waiting)"};
-    msdu__tell_passed(stream->passed, reasons, MSDU__PASSED_REASONS);
-}
-
-static void tell(msdu__stream *stream)
-{
+        "by calls that are not taken (of Fortran, without waiting)",
+        "gradients, while they were watched"};
     char text[WHICH_BYTES];
     (void)fprintf(stderr,
                   "msdu: communicator of %d ranks%s: %" PRIu64 " reductions taken as gradients\n",
-                  stream->ranks, which(stream, text), stream->taken);
-    if (stream->has_summary) {
-        msdu__tell_summary(&stream->summary);
+                  stream->ranks, which(stream, text), stream->ledger.taken);
+    stream->ledger.steps = stream->ended_steps;
+    if (stream->recognizer.pattern_count > 0) {
+        stream->ledger.steps +=
+            (stream->candidates - stream->ended_calls) / stream->recognizer.pattern_count;
     }
-    tell_passed(stream);
+    msdu__tell_ledger(&stream->ledger, &stream->gain, stream->ranks, reasons);
+    if (stream->ledger.patterns == 0) {
+        msdu__tell_nothing(&stream->recognizer);
+    }
     msdu__part_tell(&stream->part, true);
 }
 
 void msdu__stream_end(msdu__stream *stream)
 {
-    uint64_t passed = 0;
+    if (stream->is_left_alone) {
+        return;
+    }
     if (stream->engine.ctx != NULL) {
-        msdu_status status = msdu__engine_finish(&stream->engine);
-        if (status != MSDU_OK) {
-            (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
-        }
-        keep_summary(stream);
-        msdu__engine_close(&stream->engine);
+        close_engine(stream);
     }
-    for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
-        passed += stream->passed[i];
-    }
-    if (stream->rank == 0 && !stream->is_left_alone && msdu__attach_is_loud() &&
-        passed + stream->taken > 0) {
+    msdu__stream_time(stream->is_timed ? -1 : 0);
+    stream->is_timed = false;
+    if (is_teller(stream) && msdu__ledger_passed(&stream->ledger) + stream->ledger.taken > 0) {
         tell(stream);
     }
     msdu__part_free(&stream->part);

@@ -17,39 +17,129 @@ void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm)
     }
 }
 
-void msdu__tell_summary(const msdu_summary *s)
+void msdu__tell_vote(const msdu__recognizer *r, bool *is_told)
 {
-    if (s->bytes_sent == 0) {
-        return;
+    if (r->unmet_count > 0 && !*is_told) {
+        *is_told = true;
+        (void)fprintf(stderr,
+                      "msdu: MSDU_ATTACH_TENSORS is %u, but the trainer's steps have %u gradients "
+                      "that can be taken%s: all is passed through\n",
+                      r->tensors_wanted, r->unmet_count,
+                      r->unmet_sums > r->unmet_count ? ", and small or denied ones" : "");
     }
-    (void)fprintf(stderr,
-                  "msdu: %" PRIu64 " steps, %" PRIu64 " rounds, domain %s, interval %" PRIu64
-                  ", wire %s: %" PRIu64 " bytes sent by rank 0 instead of %" PRIu64
-                  ", %.1f times fewer\n",
-                  s->steps, s->rounds, s->domain, s->interval_steps, s->wire, s->bytes_sent,
-                  s->bytes_plain, (double)s->bytes_plain / (double)s->bytes_sent);
 }
 
-void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen)
+void msdu__tell_nothing(const msdu__recognizer *r)
+{
+    (void)fprintf(stderr,
+                  r->votes > 0
+                      ? "msdu: reductions repeat, but what a step is cannot be seen: their memory "
+                        "does not come back once a step; MSDU_ATTACH_TENSORS says how many "
+                        "gradients a step has\n"
+                      : "msdu: no sequence of reductions came three times\n");
+}
+
+void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told)
+{
+    if (r->doubt == MSDU__DOUBT_FULL && r->held_steps >= MSDU__STEPS_PROVEN && !*is_told) {
+        *is_told = true;
+        (void)fprintf(stderr,
+                      "msdu: a step seems to have %u gradients, but their memory moves, so two of "
+                      "them may be one parameter: no local steps, all is passed through; "
+                      "MSDU_ATTACH_TENSORS=%u says that it is so\n",
+                      r->pattern_count, r->pattern_sums);
+    }
+}
+
+void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu__recognizer *r)
+{
+    const double ms = 1e-6;
+    if (before == MSDU__GAIN_PLAIN) {
+        (void)fprintf(stderr,
+                      "msdu: %u gradients a step: plain steps take %.3g ms, of it %.3g in "
+                      "reductions: %s\n",
+                      r->tensor_count, gain->plain_ns * ms, gain->plain_wait_ns * ms,
+                      gain->phase == MSDU__GAIN_TRIAL
+                          ? "fewer bytes are tried"
+                          : "too little to gain, passed through (MSDU_ATTACH=always takes them)");
+    } else if (before == MSDU__GAIN_TRIAL || gain->phase == MSDU__GAIN_PLAIN) {
+        (void)fprintf(stderr, "msdu: steps take %.3g ms with fewer bytes, %.3g plain: %s\n",
+                      gain->taken_ns * ms, gain->plain_ns * ms,
+                      gain->phase == MSDU__GAIN_KEPT ? "kept" : "passed through");
+    }
+}
+
+void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen, bool is_last)
 {
     (void)fprintf(
         stderr,
         "msdu: rank 0: the pattern of reductions changed after %" PRIu64 " steps: one of %" PRIu64
-        " elements came unexpectedly; %spassing through, and "
-        "learning anew\n",
+        " elements came unexpectedly; %s%s\n",
         engine->steps, seen->count,
-        engine->is_accumulated ? "the next two reductions of each gradient join the ranks; " : "");
+        engine->is_accumulated ? "the next two reductions of each gradient join the ranks; " : "",
+        is_last ? "for the second time, so all is passed through from now on; MSDU_ATTACH_TENSORS "
+                  "says how many gradients a step has"
+                : "passing through, and learning anew");
 }
 
-void msdu__tell_passed(const uint64_t *passed, const char *const *reasons, int count)
+static void tell_sum(const msdu_summary *s)
+{
+    const double times = (double)s->bytes_plain / (double)s->bytes_sent;
+    (void)fprintf(stderr,
+                  "msdu: %" PRIu64 " steps, %" PRIu64 " rounds, domain %s, interval %" PRIu64
+                  ", wire %s: %" PRIu64 " bytes sent by rank 0 instead of %" PRIu64
+                  ", %.1f times %s\n",
+                  s->steps, s->rounds, s->domain, s->interval_steps, s->wire, s->bytes_sent,
+                  s->bytes_plain, times < 1 ? 1 / times : times, times < 1 ? "more" : "fewer");
+}
+
+static void tell_passed(const msdu__ledger *ledger, const char *const *reasons)
 {
     (void)fprintf(stderr, "msdu: passed through:");
     const char *comma = " ";
-    for (int i = 0; i < count; i++) {
-        if (passed[i] > 0) {
-            (void)fprintf(stderr, "%s%" PRIu64 " %s", comma, passed[i], reasons[i]);
+    for (int i = 0; i < MSDU__REASONS_MAX; i++) {
+        if (ledger->passed[i] > 0) {
+            (void)fprintf(stderr, "%s%" PRIu64 " %s", comma, ledger->passed[i], reasons[i]);
             comma = ", ";
         }
     }
     (void)fprintf(stderr, "%s\n", comma[0] == ' ' ? " nothing" : "");
+}
+
+/* Of the whole job: what was passed through counts, too. */
+static void tell_job(const msdu__ledger *ledger, const msdu__gain *gain, int ranks)
+{
+    const uint64_t passed = msdu__ledger_passed_bytes(ledger);
+    const uint64_t all = passed + ledger->taken_bytes;
+    const double share = 2.0 * (ranks - 1) / ranks; /* of an allreduce's bytes, that a rank sends */
+    const double sent = share * (double)passed + (double)ledger->sum.bytes_sent;
+    (void)fprintf(stderr,
+                  "msdu: the whole job: %" PRIu64 " steps, %" PRIu64
+                  " of them taken; %.1f %% of the bytes of its sums of floats; %.3g MB sent "
+                  "instead of %.3g",
+                  ledger->steps, ledger->sum.steps,
+                  100.0 * (double)ledger->taken_bytes / (double)all, sent * 1e-6,
+                  share * (double)all * 1e-6);
+    if (ledger->breaks > 0) {
+        (void)fprintf(stderr, "; the pattern changed %u times", ledger->breaks);
+    }
+    if (gain->kept_steps > 0 && gain->taken_ns > 0) {
+        const double gained = (gain->plain_ns - gain->taken_ns) * (double)gain->kept_steps * 1e-9;
+        (void)fprintf(stderr, "; a step took %.3g ms, %.3g without: %.3g s %s",
+                      gain->taken_ns * 1e-6, gain->plain_ns * 1e-6, gained < 0 ? -gained : gained,
+                      gained < 0 ? "lost" : "gained");
+    }
+    (void)fprintf(stderr, "\n");
+}
+
+void msdu__tell_ledger(const msdu__ledger *ledger, const msdu__gain *gain, int ranks,
+                       const char *const *reasons)
+{
+    if (ledger->has_sum && ledger->sum.bytes_sent > 0) {
+        tell_sum(&ledger->sum);
+    }
+    tell_passed(ledger, reasons);
+    if (msdu__ledger_passed_bytes(ledger) + ledger->taken_bytes > 0) {
+        tell_job(ledger, gain, ranks);
+    }
 }

@@ -8,15 +8,25 @@
 #include <msdu/msdu.h>
 
 #include "engine.h"
+#include "gain.h"
+#include "ledger.h"
 #include "settings.h"
 
 /* A list that cannot be read (then nothing is attached), once in a process. */
 void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm);
-/* The pattern changed: `seen` came where another was due. */
-void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen);
-/* What a context did; nothing where it sent nothing. */
-void msdu__tell_summary(const msdu_summary *s);
-/* How many reductions were passed through, for each of `count` reasons. */
-void msdu__tell_passed(const uint64_t *passed, const char *const *reasons, int count);
+/* Ranks voted: what the user said of a step's gradients cannot be met, or no step was found in many
+ * votes. is_told: the former was said. */
+void msdu__tell_vote(const msdu__recognizer *r, bool *is_told);
+/* A pattern that held for many steps is not enough for local steps; once. */
+void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told);
+/* What was measured, and is done. */
+void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu__recognizer *r);
+/* The pattern changed: `seen` came where another was due. is_last: nothing is taken any more. */
+void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen, bool is_last);
+/* Why no step was found, at the end. */
+void msdu__tell_nothing(const msdu__recognizer *r);
+/* What became of all reductions; reasons: as ledger->passed has them, up to MSDU__REASONS_MAX. */
+void msdu__tell_ledger(const msdu__ledger *ledger, const msdu__gain *gain, int ranks,
+                       const char *const *reasons);
 
 #endif

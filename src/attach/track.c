@@ -120,9 +120,6 @@ static void begin(msdu__track *track, double hosts)
         refuse(track, is_good ? NULL : why);
         return;
     }
-    /* Ranks that took local steps are joined by the same tensors only, so these are waited for. */
-    track->recognizer.is_patient = track->engine.is_accumulated;
-    track->recognizer.steps_borne = MSDU__STEPS_BORNE;
     /* the present step is NCCL's own */
     track->engine.steps_before =
         track->ended_steps +
@@ -130,6 +127,34 @@ static void begin(msdu__track *track, double hosts)
     track->is_taking = false;
     tell_begin(track);
     msdu__part_tell(&track->part, false);
+}
+
+void msdu__track_vote(msdu__track *const *tracks, size_t track_count)
+{
+    double(*values)[MSDU__SUM_ROOM] = calloc(track_count, sizeof(*values));
+    if (values == NULL) {
+        return; /* the others tell that this rank did not come */
+    }
+    for (size_t i = 0; i < track_count; i++) {
+        msdu__recognize_vote(&tracks[i]->recognizer, values[i]);
+    }
+    bool has_met = msdu__talk_sum(tracks, track_count, values, deadline_ms());
+    for (size_t i = 0; i < track_count; i++) {
+        msdu__recognizer *r = &tracks[i]->recognizer;
+        if (!has_met) {
+            msdu__recognize_close(r);
+        } else if (msdu__recognize_agree(r, values[i], tracks[i]->ranks)) {
+            char lost[256];
+            tracks[i]->ledger.patterns++;
+            if (msdu__part_is_lost(&tracks[i]->part, r, lost, sizeof(lost))) {
+                fail_with(tracks[i], lost);
+            }
+        }
+        if (tracks[i]->rank == 0 && msdu__attach_is_loud()) {
+            msdu__tell_vote(r, &tracks[i]->unmet_told);
+        }
+    }
+    free(values);
 }
 
 /* What only the ranks together know of the communicator; NULL: the lists allow its gradients. */
@@ -164,11 +189,8 @@ void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
     bool has_met = msdu__talk_sum(tracks, track_count, values, deadline_ms());
     for (size_t i = 0; i < track_count; i++) {
         const char *why = track_count > 1 ? several : refusal(&tracks[i]->recognizer);
-        char lost[256];
         char text[LIST_BYTES];
-        if (msdu__part_is_lost(&tracks[i]->part, &tracks[i]->recognizer, lost, sizeof(lost))) {
-            fail_with(tracks[i], lost);
-        } else if (!has_met) {
+        if (!has_met) {
             refuse(tracks[i], "ranks did not meet within the deadline");
         } else if (values[i][0] > 0) {
             refuse(tracks[i], why);
@@ -185,12 +207,6 @@ void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
 }
 
 /* --- break --- */
-
-static void keep_summary(msdu__track *track)
-{
-    track->summary = (msdu_summary)MSDU_SUMMARY_INIT;
-    track->has_summary = msdu_summary_get(track->engine.ctx, &track->summary) == MSDU_OK;
-}
 
 /* Zeros take part in the sums of a step that no trainer will see. */
 static msdu_status fill_step(msdu__track *track)
@@ -223,7 +239,7 @@ int msdu__track_fail(msdu__track *track, msdu_status status)
 {
     if (status != MSDU_OK && !track->has_failed) {
         fail_with(track, msdu_last_error());
-        keep_summary(track);
+        msdu__ledger_add(&track->ledger, track->engine.ctx);
         close_engine(track); /* at once: the trainer may end without a word */
     }
     return status == MSDU_OK && !track->has_failed ? MSDU__NCCL_SUCCESS : MSDU__NCCL_REMOTE_ERROR;
@@ -266,10 +282,18 @@ static bool part(msdu__track *track)
     return false;
 }
 
+/* Gradients of one size may have been taken for each other before the change was seen. */
+static bool has_moved(msdu__track *track)
+{
+    double moved[1][MSDU__SUM_ROOM] = {{0}};
+    moved[0][0] = track->engine.is_accumulated && track->recognizer.has_moved ? 1 : 0;
+    return !msdu__talk_sum(&track, 1, moved, deadline_ms()) || moved[0][0] > 0;
+}
+
 void msdu__track_break(msdu__track *track, const msdu__call *seen)
 {
     char text[256];
-    track->is_plain = track->is_breaking = false;
+    track->is_breaking = false;
     if (track->engine.ctx == NULL) {
         return;
     }
@@ -282,21 +306,33 @@ void msdu__track_break(msdu__track *track, const msdu__call *seen)
         close_engine(track);
         return;
     }
+    if (has_moved(track)) {
+        fail_with(track, "the pattern of reductions changed, and ranks cannot be joined: gradients "
+                         "of one size are not in the order that they were in");
+        close_engine(track);
+        return;
+    }
     /* the present step begins behind the last one's tensors, or where it began */
     track->ended_steps = track->engine.steps_before + track->engine.steps;
     track->ended_calls =
         track->step_calls + (track->engine.announced > 0 ? 0 : track->engine.count);
+    track->ledger.breaks++;
+    track->recognizer.tensors_wanted = 0; /* was said of what there is no more */
+    const bool is_last = track->ledger.breaks >= MSDU__BREAKS_MOST;
     if (part(track)) {
         if (track->rank == 0) {
-            msdu__tell_break(&track->engine, seen);
+            msdu__tell_break(&track->engine, seen, is_last);
         }
         msdu_status status = finish(track);
         if (status != MSDU_OK) {
             (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, msdu_last_error());
         }
     }
-    keep_summary(track);
+    msdu__ledger_add(&track->ledger, track->engine.ctx);
     close_engine(track);
+    if (is_last) {
+        msdu__recognize_close(&track->recognizer);
+    }
 }
 
 void msdu__track_join(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen)
@@ -312,7 +348,7 @@ void msdu__track_stray(msdu__track *track, const msdu__call *seen)
         (void)fprintf(stderr,
                       "msdu: rank 0: the pattern of reductions changed after %" PRIu64
                       " steps: one of %" PRIu64 " elements, and what is like it, is passed "
-                      "through; local steps go on for the others\n",
+                      "through; the others go on\n",
                       track->engine.steps, seen->count);
     }
     track->has_strayed = true;
@@ -320,29 +356,30 @@ void msdu__track_stray(msdu__track *track, const msdu__call *seen)
 
 /* --- end --- */
 
-static void tell_passed(const msdu__track *track)
+static void tell(msdu__track *track)
 {
-    static const char *const reasons[MSDU__PASSED_REASONS] = {
+    static const char *const reasons[MSDU__REASONS_MAX] = {
         "not a sum or mean of float32 or 16 bits (float64 with local steps)",
         "small (MSDU_ATTACH_MIN_BYTES)",
         "denied by a list",
         "while learning, or in no pattern",
-        "gradients, exact as they are",
+        "gradients, exact as they are (MSDU_ATTACH=always takes them)",
         "captured in a CUDA graph",
         "gradients that joined the ranks after a change",
-        "of 16 bits (not with local steps, nor over wires as wide)"};
-    msdu__tell_passed(track->passed, reasons, MSDU__PASSED_REASONS);
-}
-
-static void tell(msdu__track *track)
-{
+        "of 16 bits (not with local steps, nor over wires as wide)",
+        "gradients, while they were watched"};
     (void)fprintf(
         stderr, "msdu: NCCL communicator of %d ranks: %" PRIu64 " reductions taken as gradients\n",
-        track->ranks, track->taken);
-    if (track->has_summary) {
-        msdu__tell_summary(&track->summary);
+        track->ranks, track->ledger.taken);
+    track->ledger.steps = track->ended_steps;
+    if (track->recognizer.pattern_count > 0) {
+        track->ledger.steps +=
+            (track->candidates - track->ended_calls) / track->recognizer.pattern_count;
     }
-    tell_passed(track);
+    msdu__tell_ledger(&track->ledger, &track->gain, track->ranks, reasons);
+    if (track->ledger.patterns == 0) {
+        msdu__tell_nothing(&track->recognizer);
+    }
     msdu__part_tell(&track->part, true);
 }
 
@@ -362,7 +399,6 @@ static void rest(const msdu__track *track)
 
 void msdu__track_end(msdu__track *track, int how)
 {
-    uint64_t passed = 0;
     if (track->engine.ctx != NULL) {
         msdu_status status = MSDU_OK;
         if (how == MSDU__NCCL_ENDED && !track->has_failed) {
@@ -373,14 +409,11 @@ void msdu__track_end(msdu__track *track, int how)
         (void)msdu__track_fail(track, status);
     }
     if (track->engine.ctx != NULL) {
-        keep_summary(track);
+        msdu__ledger_add(&track->ledger, track->engine.ctx);
         close_engine(track);
     }
-    for (int i = 0; i < MSDU__PASSED_REASONS; i++) {
-        passed += track->passed[i];
-    }
     if (track->rank == 0 && !track->is_left_alone && msdu__attach_is_loud() &&
-        passed + track->taken > 0) {
+        msdu__ledger_passed(&track->ledger) + track->ledger.taken > 0) {
         tell(track);
     }
     track->is_left_alone = true;

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libmsdu_preload.so: collectives that are no reductions. They are passed through, and tell steps
+ * apart where reductions alone would not. */
+#include "preload.h"
+
+static void mark(void)
+{
+    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
+    if (attach != NULL) {
+        attach->mark();
+    }
+}
+
+PRELOAD int MPI_Barrier(uintptr_t comm)
+{
+    static msdu__real real = {.name = "MPI_Barrier"};
+    FIND(int (*)(uintptr_t), real, call);
+    mark();
+    return call == NULL ? ERR_OTHER : call(comm);
+}
+
+PRELOAD int MPI_Bcast(void *data, int count, uintptr_t type, int root, uintptr_t comm)
+{
+    static msdu__real real = {.name = "MPI_Bcast"};
+    FIND(int (*)(void *, int, uintptr_t, int, uintptr_t), real, call);
+    mark();
+    return call == NULL ? ERR_OTHER : call(data, count, type, root, comm);
+}
+
+PRELOAD int MPI_Reduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
+                       int root, uintptr_t comm)
+{
+    static msdu__real real = {.name = "MPI_Reduce"};
+    FIND(int (*)(const void *, void *, int, uintptr_t, uintptr_t, int, uintptr_t), real, call);
+    mark();
+    return call == NULL ? ERR_OTHER : call(send, recv, count, type, op, root, comm);
+}
+
+PRELOAD int MPI_Gather(const void *send, int send_count, uintptr_t send_type, void *recv,
+                       int recv_count, uintptr_t recv_type, int root, uintptr_t comm)
+{
+    static msdu__real real = {.name = "MPI_Gather"};
+    FIND(int (*)(const void *, int, uintptr_t, void *, int, uintptr_t, int, uintptr_t), real, call);
+    mark();
+    return call == NULL
+               ? ERR_OTHER
+               : call(send, send_count, send_type, recv, recv_count, recv_type, root, comm);
+}
+
+PRELOAD int MPI_Allgather(const void *send, int send_count, uintptr_t send_type, void *recv,
+                          int recv_count, uintptr_t recv_type, uintptr_t comm)
+{
+    static msdu__real real = {.name = "MPI_Allgather"};
+    FIND(int (*)(const void *, int, uintptr_t, void *, int, uintptr_t, uintptr_t), real, call);
+    mark();
+    return call == NULL ? ERR_OTHER
+                        : call(send, send_count, send_type, recv, recv_count, recv_type, comm);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A trainer with equal layers, as a user would write it: an embedding, layers of four tensors, a
+ * head, one MPI_Allreduce a tensor and nothing between, SGD with momentum. Each rank draws weights
+ * to targets of its own, with one curvature for all, so the mean over ranks takes the same way
+ * whether ranks meet in every step or not. Words:
+ *   layers=N  steps=N  reverse  single (float32)  nonblocking  staged (all through one buffer)
+ *   residual  blocks as of a ResNet-50 in place of the layers: 161 tensors, 30 of them small
+ *   frozen=L  from the middle on layer L is not trained any more; eval=N  losses every N steps
+ * Rank 0 prints how far ranks are apart, how far the mean is from the best, and a fingerprint.
+ */
+#include <mpi.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TENSORS_MAX 1024
+#define RATE        0.05
+#define MOMENTUM    0.9
+
+typedef struct trainer {
+    int layers, steps, frozen, evaluation;
+    bool is_reverse, is_single, is_nonblocking, is_staged, is_residual;
+    int rank, ranks, count;
+    int size[TENSORS_MAX];
+    int layer[TENSORS_MAX]; /* -1: of none */
+    double *weight[TENSORS_MAX], *velocity[TENSORS_MAX], *gradient[TENSORS_MAX];
+    double *stage;
+} trainer;
+
+static int number(int argc, char **argv, const char *name, int otherwise)
+{
+    size_t length = strlen(name);
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=') {
+            return (int)strtol(argv[i] + length + 1, NULL, 10);
+        }
+    }
+    return otherwise;
+}
+
+static bool has_word(int argc, char **argv, const char *word)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], word) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add(trainer *t, int size, int layer)
+{
+    t->size[t->count] = size;
+    t->layer[t->count] = layer;
+    t->count++;
+}
+
+/* Stages of equal blocks, three convolutions and their normalization each; a 50th of the size. */
+static void add_residual(trainer *t)
+{
+    static const int blocks[] = {3, 4, 6, 3};
+    add(t, 9408 / 8, -1);
+    add(t, 64, -1);
+    add(t, 64, -1);
+    for (int stage = 0; stage < 4; stage++) {
+        const int width = 64 << stage;
+        for (int b = 0; b < blocks[stage]; b++) {
+            for (int c = 0; c < 3; c++) {
+                add(t, width * (c == 1 ? 36 : 16), -1);
+                add(t, c == 2 ? 4 * width : width, -1);
+                add(t, c == 2 ? 4 * width : width, -1);
+            }
+            if (b == 0) {
+                add(t, width * 32, -1);
+                add(t, 4 * width, -1);
+                add(t, 4 * width, -1);
+            }
+        }
+    }
+    add(t, 2048 * 10, -1);
+    add(t, 10, -1);
+}
+
+static void build(trainer *t)
+{
+    static const int sizes[] = {768, 300, 1024, 256};
+    if (t->is_residual) {
+        add_residual(t);
+    } else {
+        add(t, 5000, -1);
+        for (int l = 0; l < t->layers; l++) {
+            for (int k = 0; k < 4; k++) {
+                add(t, sizes[k], l);
+            }
+        }
+        add(t, 900, -1);
+    }
+    for (int i = 0; i < t->count; i++) {
+        t->weight[i] = calloc((size_t)t->size[i], sizeof(double));
+        t->velocity[i] = calloc((size_t)t->size[i], sizeof(double));
+        t->gradient[i] = calloc((size_t)t->size[i], sizeof(double));
+    }
+    t->stage = calloc(1 << 16, sizeof(double));
+}
+
+static double target(int rank, int tensor, int i)
+{
+    return sin(1.0 + rank * 2.7 + tensor * 0.37 + i * 0.11);
+}
+
+static double curvature(int tensor, int i)
+{
+    return 0.5 + 0.4 * cos(tensor * 1.3 + i * 0.7);
+}
+
+static void backward(trainer *t, int k)
+{
+    float *narrow = (float *)t->gradient[k];
+    for (int i = 0; i < t->size[k]; i++) {
+        double g = curvature(k, i) * (t->weight[k][i] - target(t->rank, k, i));
+        if (t->is_single) {
+            narrow[i] = (float)g;
+        } else {
+            t->gradient[k][i] = g;
+        }
+    }
+}
+
+static void reduce(trainer *t, int k, MPI_Request *request)
+{
+    MPI_Datatype type = t->is_single ? MPI_FLOAT : MPI_DOUBLE;
+    const size_t bytes = (size_t)t->size[k] * (t->is_single ? sizeof(float) : sizeof(double));
+    if (t->is_nonblocking) {
+        MPI_Iallreduce(MPI_IN_PLACE, t->gradient[k], t->size[k], type, MPI_SUM, MPI_COMM_WORLD,
+                       request);
+    } else if (t->is_staged) {
+        memcpy(t->stage, t->gradient[k], bytes);
+        MPI_Allreduce(MPI_IN_PLACE, t->stage, t->size[k], type, MPI_SUM, MPI_COMM_WORLD);
+        memcpy(t->gradient[k], t->stage, bytes);
+    } else {
+        MPI_Allreduce(MPI_IN_PLACE, t->gradient[k], t->size[k], type, MPI_SUM, MPI_COMM_WORLD);
+    }
+}
+
+static void update(trainer *t, int k)
+{
+    const float *narrow = (const float *)t->gradient[k];
+    for (int i = 0; i < t->size[k]; i++) {
+        double g = (t->is_single ? (double)narrow[i] : t->gradient[k][i]) / t->ranks;
+        t->velocity[k][i] = MOMENTUM * t->velocity[k][i] + g;
+        t->weight[k][i] -= RATE * t->velocity[k][i];
+    }
+}
+
+static bool is_frozen(const trainer *t, int k, int step)
+{
+    return t->layer[k] >= 0 && t->layer[k] == t->frozen && step >= t->steps / 2;
+}
+
+static void train(trainer *t)
+{
+    static MPI_Request requests[TENSORS_MAX];
+    static MPI_Status statuses[TENSORS_MAX];
+    for (int step = 0; step < t->steps; step++) {
+        int used[TENSORS_MAX];
+        int count = 0;
+        for (int at = 0; at < t->count; at++) {
+            int k = t->is_reverse ? t->count - 1 - at : at;
+            if (!is_frozen(t, k, step)) {
+                used[count] = k;
+                backward(t, k);
+                reduce(t, k, &requests[count]);
+                count++;
+            }
+        }
+        if (t->is_nonblocking) {
+            MPI_Waitall(count, requests, statuses);
+        }
+        for (int i = 0; i < count; i++) {
+            update(t, used[i]);
+        }
+        for (int i = 0; t->evaluation > 0 && step % t->evaluation == 0 && i < 7; i++) {
+            double loss = i;
+            MPI_Allreduce(MPI_IN_PLACE, &loss, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        }
+    }
+}
+
+static void report(trainer *t)
+{
+    double apart = 0;
+    double away = 0;
+    double print = 0;
+    for (int k = 0; k < t->count; k++) {
+        const size_t bytes = (size_t)t->size[k] * sizeof(double);
+        double *low = malloc(bytes);
+        double *high = malloc(bytes);
+        MPI_Reduce(t->weight[k], low, t->size[k], MPI_DOUBLE, MPI_MIN, 0, MPI_COMM_WORLD);
+        MPI_Reduce(t->weight[k], high, t->size[k], MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+        for (int i = 0; t->rank == 0 && i < t->size[k]; i++) {
+            double best = 0;
+            for (int r = 0; r < t->ranks; r++) {
+                best += target(r, k, i) / t->ranks;
+            }
+            apart = fmax(apart, high[i] - low[i]);
+            away = fmax(away, fabs(high[i] - best));
+            print += high[i] * curvature(k + 5, i);
+        }
+        free(low);
+        free(high);
+    }
+    if (t->rank == 0) {
+        (void)printf("apart %.3g away %.3g print %.12g\n", apart, away, print);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static trainer t;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &t.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &t.ranks);
+    t.layers = number(argc, argv, "layers", 12);
+    t.steps = number(argc, argv, "steps", 100);
+    t.frozen = number(argc, argv, "frozen", -1);
+    t.evaluation = number(argc, argv, "eval", 0);
+    t.is_reverse = has_word(argc, argv, "reverse");
+    t.is_single = has_word(argc, argv, "single");
+    t.is_nonblocking = has_word(argc, argv, "nonblocking");
+    t.is_staged = has_word(argc, argv, "staged");
+    t.is_residual = has_word(argc, argv, "residual");
+    build(&t);
+    train(&t);
+    report(&t);
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`msdu run`: no layer is taken for a step, and nothing is narrowed where it gains nothing.
+
+Arguments as of test_attach.py. The trainers' mean over ranks takes the same way whether ranks meet in
+every step or not, so the plain run's end is also that of local steps, to rounding.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from test_attach import Case, job, main, options, program, python_with_mpi4py
+
+RANKS = 2
+LOCAL = {
+    "MSDU_OPTIMIZER": "sgd",
+    "MSDU_MOMENTUM": "0.9",
+    "MSDU_TOTAL_STEPS": "100",
+    "MSDU_INTERVAL": "fixed",
+    "MSDU_INTERVAL_STEPS": "4",
+    "MSDU_WIRE": "float32",
+}
+ALWAYS = {"MSDU_ATTACH": "always", "MSDU_ATTACH_GUARD": "10"}
+
+
+def end(done: subprocess.CompletedProcess[str]) -> tuple[float, float, float]:
+    """How far ranks are apart, how far their mean is from the best, its fingerprint."""
+    found = re.search(r"apart (\S+) away (\S+) print (\S+)", done.stdout)
+    assert done.returncode == 0 and found is not None, done.stdout + done.stderr
+    return float(found.group(1)), float(found.group(2)), float(found.group(3))
+
+
+class Layered(Case):
+    """What every case compares."""
+
+    def trainer(self) -> list[str]:
+        """The command of the trainer."""
+        return [program("attach_layers")]
+
+    def plain(self, *words: str) -> tuple[float, float, float]:
+        """As its author runs it."""
+        return end(job(*self.trainer(), *words, ranks=RANKS))
+
+    def attached(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Under `msdu run`."""
+        return job(options.msdu, "run", "--", *self.trainer(), *words, ranks=RANKS, **settings)
+
+    def assert_local(self, *words: str, count: int, **settings: str) -> None:
+        """Local steps, from the model's own number of tensors, that end where the plain run ends."""
+        reference = self.plain(*words)
+        done = self.attached(*words, **LOCAL, **settings)
+        apart, away, fingerprint = end(done)
+        self.assertLess(apart, 1e-11, done.stderr)
+        self.assertAlmostEqual(away, reference[1], delta=1e-9)
+        self.assertAlmostEqual(fingerprint, reference[2], delta=1e-7)
+        self.assertIn(f"{count} reductions a step", done.stderr)
+        self.assertEqual(done.stderr.count("recognized"), 1, done.stderr)
+        self.assertRegex(done.stderr, r"the whole job: 100 steps, [78]\d of them taken")
+
+    def assert_left_alone(self, done: subprocess.CompletedProcess[str], *words: str) -> None:
+        """The plain run's end, to the last digit."""
+        self.assertEqual(end(done), self.plain(*words))
+        self.assertIn("0 reductions taken", done.stderr)
+
+
+class Depth(Layered):
+    """Models of any depth, in any order."""
+
+    def test_local_steps_end_where_the_plain_run_does(self) -> None:
+        for layers in (2, 12, 48):
+            for order in ((), ("reverse",)):
+                self.assert_local(f"layers={layers}", *order, count=4 * layers + 2)
+
+    def test_gradients_in_four_bits_end_near_it_and_equal(self) -> None:
+        for layers in (1, 12, 48):
+            for order in ((), ("reverse",)):
+                words = (f"layers={layers}", *order, "single")
+                done = self.attached(*words, **ALWAYS)
+                apart, away, _ = end(done)
+                self.assertEqual(apart, 0)
+                self.assertLess(away, 0.1)
+                self.assertEqual(done.stderr.count("recognized"), 1, done.stderr)
+                self.assertNotIn("changed", done.stderr)
+
+    def test_whatever_the_calls(self) -> None:
+        for word in ("nonblocking", "eval=3"):
+            self.assert_local("layers=12", word, count=50)
+
+
+class Blocks(Layered):
+    """A model of 161 tensors in equal blocks, some of them small."""
+
+    def test_its_step_is_found(self) -> None:
+        self.assert_local("residual", count=self.large())
+        done = self.attached("residual", "single", **ALWAYS)
+        self.assertEqual(end(done)[0], 0)
+        self.assertEqual(done.stderr.count("recognized"), 1, done.stderr)
+
+    def large(self) -> int:
+        """Tensors of at least MSDU_ATTACH_MIN_BYTES in float64, of the 161."""
+        done = self.attached("residual", "steps=20", **ALWAYS)
+        found = re.search(r"(\d+) reductions a step", done.stderr)
+        assert found is not None, done.stderr
+        return int(found.group(1))
+
+    def test_the_models_own_number_counts_small_ones(self) -> None:
+        done = self.attached("residual", "single", "steps=40", MSDU_ATTACH_TENSORS="161", **ALWAYS)
+        self.assertIn("gradients recognized: 130 reductions", done.stderr)
+        done = self.attached("residual", "single", "steps=40", MSDU_ATTACH_TENSORS="160", **ALWAYS)
+        self.assert_left_alone(done, "residual", "single", "steps=40")
+        self.assertEqual(done.stderr.count("MSDU_ATTACH_TENSORS is 160, but"), 1, done.stderr)
+
+
+class Doubt(Layered):
+    """What cannot be known is left alone, and told."""
+
+    def test_layers_through_one_buffer(self) -> None:
+        for settings in (LOCAL, ALWAYS):
+            done = self.attached("layers=12", "staged", **settings)
+            self.assert_left_alone(done, "layers=12", "staged")
+            self.assertIn("MSDU_ATTACH_TENSORS says how many", done.stderr)
+        self.assert_local("layers=12", "staged", count=50, MSDU_ATTACH_TENSORS="50")
+
+    def test_a_layer_that_is_frozen_among_equal_ones(self) -> None:
+        done = self.attached("layers=12", "frozen=5", "single", **ALWAYS)
+        self.assertEqual(end(done)[0], 0)
+        self.assertEqual(done.stderr.count("the pattern of reductions changed"), 1, done.stderr)
+        done = self.attached("layers=12", "frozen=5", **LOCAL)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("gradients of one size are not in the order that they were in", done.stderr)
+
+    def test_local_steps_wait_for_twenty_whole_steps(self) -> None:
+        words = ("layers=48", "steps=19")
+        done = self.attached(*words, **{**LOCAL, "MSDU_TOTAL_STEPS": "19"})
+        self.assert_left_alone(done, *words)
+
+
+class Unasked(Layered):
+    """Without settings."""
+
+    WORDS: ClassVar = ("layers=12", "single")
+
+    def test_plain_steps_come_first(self) -> None:
+        words = (*self.WORDS, "steps=30")
+        done = self.attached(*words)
+        self.assert_left_alone(done, *words)
+        self.assertIn("1300 gradients, while they were watched", done.stderr)
+
+    def test_what_was_measured_is_told(self) -> None:
+        done = self.attached(*self.WORDS)
+        self.assertEqual(end(done)[0], 0)
+        self.assertRegex(done.stderr, r"plain steps take \S+ ms, of it \S+ in reductions: ")
+        if "fewer bytes are tried" in done.stderr:
+            self.assertRegex(done.stderr, r"with fewer bytes, \S+ plain: (kept|passed through)")
+        else:
+            self.assert_left_alone(done, *self.WORDS)
+
+
+class Mpi4py(Layered):
+    """The same in Python."""
+
+    def trainer(self) -> list[str]:
+        python = python_with_mpi4py()
+        if python is None:
+            self.skipTest(f"no Python with NumPy and mpi4py over {options.family}")
+        return [python, "-B", str(Path(__file__).with_name("attach_layers.py"))]
+
+    def test_local_steps_end_where_the_plain_run_does(self) -> None:
+        for words in (("12", "100"), ("12", "100", "reverse"), ("48", "100")):
+            self.assert_local(*words, count=4 * int(words[0]) + 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * No random trainer is taken for what it is not. Two ranks recognize gradients as attaching does;
+ * the trainer's own truth says which parameter a call belongs to.
+ *
+ *   wrong  a place of the pattern is another parameter than a step before, and nobody notices
+ *   apart  local steps, and two places are one parameter, or it is reduced beside the pattern
+ *
+ * MSDU_ZOO="first-seed count" runs another stretch of trainers, and prints what became of them.
+ */
+#include "attach/recognize.h"
+#include "recognize_zoo.h"
+#include "suite.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RANKS      2
+#define SHORT_FORM 400
+#define BREAKS     2 /* of an engine, then nothing is attached any more */
+
+typedef struct watch {
+    msdu__recognizer *r[RANKS];
+    bool is_taking; /* an engine is there */
+    bool is_local;
+    bool is_late_local; /* it was, at any time */
+    uint32_t breaks;
+    uint64_t taken;
+    uint64_t begun; /* the step in which gradients were first taken, plus one */
+    uint32_t of_place[MSDU__TENSORS_MAX];
+    uint32_t times[ZOO_TENSORS_MAX]; /* in the present step of the pattern */
+    uint32_t shifted;                /* one plus the step in which places became others */
+    char why[128];
+} watch;
+
+typedef struct tally {
+    uint64_t trainers, ordinary, ordinary_taken, taken, local, broken, closed;
+} tally;
+
+static void vote(watch *w)
+{
+    double all[MSDU__VOTE_SUMS] = {0};
+    for (int k = 0; k < RANKS; k++) {
+        double own[MSDU__VOTE_SUMS];
+        msdu__recognize_vote(w->r[k], own);
+        for (int i = 0; i < MSDU__VOTE_SUMS; i++) {
+            all[i] += own[i];
+        }
+    }
+    bool is_agreed = msdu__recognize_agree(w->r[0], all, RANKS);
+    for (int k = 1; k < RANKS; k++) {
+        ck_assert_int_eq(msdu__recognize_agree(w->r[k], all, RANKS), is_agreed);
+    }
+}
+
+static void end_life(watch *w)
+{
+    w->is_taking = w->is_local = false;
+    w->shifted = 0;
+    for (uint32_t i = 0; i < MSDU__TENSORS_MAX; i++) {
+        w->of_place[i] = ZOO_NO_TENSOR;
+    }
+}
+
+static void begin_step(watch *w, uint32_t step)
+{
+    if (!w->is_taking) {
+        w->begun = w->begun == 0 ? step + 1 : w->begun;
+    }
+    w->is_taking = true;
+    w->is_local = w->is_local || msdu__recognize_is_proven(w->r[0]);
+    w->is_late_local = w->is_late_local || w->is_local;
+    for (uint32_t i = 0; i < ZOO_TENSORS_MAX; i++) {
+        w->times[i] = 0;
+    }
+}
+
+/* Where a tensor is dropped, those of its size are taken for each other until another one comes. By
+ * then the change is known, and where it matters, memory has told. */
+static void shift(watch *w, uint32_t place, uint32_t tensor, uint32_t step)
+{
+    w->shifted = w->shifted == 0 ? step + 1 : w->shifted;
+    if (tensor == ZOO_NO_TENSOR || step + 1 > w->shifted + 1 ||
+        (w->is_local && !w->r[0]->has_moved)) {
+        (void)snprintf(w->why, sizeof(w->why), "wrong: place %u is tensor %u, was %u, in step %u",
+                       place, tensor, w->of_place[place], step);
+    }
+}
+
+static void take(watch *w, const zoo_trainer *t, uint32_t place, uint32_t tensor, uint32_t step)
+{
+    if (place == 0) {
+        begin_step(w, step);
+    }
+    if (!w->is_taking) {
+        return;
+    }
+    w->taken++;
+    if (w->of_place[place] == ZOO_NO_TENSOR) {
+        w->of_place[place] = tensor;
+    }
+    if (tensor == ZOO_NO_TENSOR || w->of_place[place] != tensor) {
+        shift(w, place, tensor, step);
+    } else if (w->is_local && w->times[tensor]++ > 0 && t->micro_steps == 1) {
+        (void)snprintf(w->why, sizeof(w->why), "apart: tensor %u comes twice a step", tensor);
+    }
+}
+
+/* A gradient that goes to MPI. */
+static void leave(watch *w, uint32_t tensor)
+{
+    for (uint32_t i = 0; w->is_local && i < w->r[0]->tensor_count; i++) {
+        if (tensor != ZOO_NO_TENSOR && w->of_place[i] == tensor) {
+            (void)snprintf(w->why, sizeof(w->why), "apart: tensor %u beside the pattern", tensor);
+        }
+    }
+}
+
+static void see(watch *w, const zoo_trainer *t, zoo_event *const events[RANKS], uint32_t at,
+                uint32_t step)
+{
+    msdu__verdict verdict = MSDU__CALL_OTHER;
+    uint32_t place = UINT32_MAX;
+    for (int k = 0; k < RANKS; k++) {
+        const zoo_event *event = &events[k][at];
+        if (event->is_mark) {
+            msdu__recognize_mark(w->r[k]);
+            continue;
+        }
+        msdu__verdict own = msdu__recognize(w->r[k], &event->call, &place);
+        ck_assert(k == 0 || own == verdict);
+        verdict = own;
+    }
+    if (verdict == MSDU__CALL_GRADIENT) {
+        take(w, t, place, events[0][at].tensor, step);
+        return;
+    }
+    if (verdict == MSDU__CALL_VOTES) {
+        vote(w);
+    } else if (verdict == MSDU__CALL_BREAKS) {
+        w->breaks += w->is_taking ? 1 : 0;
+        end_life(w);
+        for (int k = 0; k < RANKS && w->breaks >= BREAKS; k++) {
+            msdu__recognize_close(w->r[k]);
+        }
+    }
+    leave(w, events[0][at].tensor);
+}
+
+static zoo_trainer trainer;
+
+static void train(watch *w)
+{
+    static zoo_event room[RANKS][ZOO_EVENTS_MAX];
+    zoo_event *const events[RANKS] = {room[0], room[1]};
+    for (uint32_t s = 0; s <= trainer.steps && w->why[0] == '\0'; s++) {
+        const uint32_t step = s == 0 ? UINT32_MAX : s - 1;
+        uint32_t count = 0;
+        for (uint32_t k = 0; k < RANKS; k++) {
+            count = zoo_step(&trainer, step, k, room[k]);
+        }
+        ck_assert_uint_le(count, ZOO_EVENTS_MAX);
+        for (uint32_t i = 0; i < count && w->why[0] == '\0'; i++) {
+            see(w, &trainer, events, i, s);
+        }
+    }
+}
+
+/* What a user would call a plain trainer, and long enough. */
+static bool is_ordinary(const zoo_trainer *t)
+{
+    return t->memory == ZOO_OWN && t->critic_steps == 0 && t->change_step == UINT32_MAX &&
+           t->micro_steps == 1 && !t->is_evaluation_large && !t->has_startup_large &&
+           !t->has_layer_marks &&
+           (t->loss_every == 1 ||
+            (t->count > 1 && t->has_embedding && !t->is_tied && t->buckets == 0)) &&
+           t->steps >= 20 && t->count * t->steps > 100;
+}
+
+static void meet_trainer(uint64_t seed, tally *sums)
+{
+    char text[512];
+    watch *w = calloc(1, sizeof(*w));
+    ck_assert_ptr_nonnull(w);
+    zoo_draw(&trainer, seed);
+    const bool is_plain = is_ordinary(&trainer);
+    for (int k = 0; k < RANKS; k++) {
+        w->r[k] = calloc(1, sizeof(*w->r[k]));
+        ck_assert_ptr_nonnull(w->r[k]);
+        w->r[k]->least = 32;
+    }
+    end_life(w);
+    train(w);
+    zoo_describe(&trainer, text, sizeof(text));
+    ck_assert_msg(w->why[0] == '\0', "trainer %" PRIu64 ": %s: %s", seed, w->why, text);
+    sums->trainers++;
+    sums->ordinary += is_plain ? 1 : 0;
+    sums->ordinary_taken += is_plain && w->begun > 0 ? 1 : 0;
+    sums->taken += w->taken > 0 ? 1 : 0;
+    sums->local += w->is_late_local ? 1 : 0;
+    sums->broken += w->breaks > 0 ? 1 : 0;
+    sums->closed += w->r[0]->state == MSDU__CLOSED ? 1 : 0;
+    if (is_plain && w->begun == 0 && getenv("MSDU_ZOO") != NULL) {
+        (void)printf("not taken: %" PRIu64 ": %s\n", seed, text);
+    }
+    for (int k = 0; k < RANKS; k++) {
+        free(w->r[k]);
+    }
+    free(w);
+}
+
+START_TEST(no_trainer_ends_apart_or_wrong)
+{
+    uint64_t first = 1;
+    uint64_t count = SHORT_FORM;
+    tally sums = {0};
+    const char *text = getenv("MSDU_ZOO");
+    if (text != NULL) {
+        ck_assert_int_eq(sscanf(text, "%" SCNu64 " %" SCNu64, &first, &count), 2);
+    }
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        meet_trainer(seed, &sums);
+    }
+    (void)printf("%" PRIu64 " trainers from seed %" PRIu64 ": gradients taken of %" PRIu64
+                 ", local steps in %" PRIu64 ", broken %" PRIu64 ", left alone for good %" PRIu64
+                 "; plain ones taken %" PRIu64 " of %" PRIu64 "\n",
+                 sums.trainers, first, sums.taken, sums.local, sums.broken, sums.closed,
+                 sums.ordinary_taken, sums.ordinary);
+    /* never to be wrong is no merit of who never does anything */
+    ck_assert_uint_gt(sums.ordinary, count / 10);
+    ck_assert_uint_eq(sums.ordinary_taken, sums.ordinary);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("recognize_zoo");
+    TCase *tcase = suite_case(suite, "zoo", 3600, NULL, NULL);
+    tcase_add_test(tcase, no_trainer_ends_apart_or_wrong);
+    return suite_run(suite);
+}

@@ -92,6 +92,20 @@ class Wrong(Case):
             self.assertIn("0 reductions taken as gradients", done.stderr)
 
 
+class Threads(unittest.TestCase):
+    """MPI_THREAD_MULTIPLE."""
+
+    def test_a_rate_is_told_beside_reductions_and_changes(self) -> None:
+        settings = {**SGD, "MSDU_MOMENTUM": "0.5", "MSDU_INTERVAL_STEPS": "4", "MSDU_LR": "0.125"}
+        trainer = program("attach_threads")
+        reference = job(trainer, ranks=2)
+        done = job(options.msdu, "run", "--", trainer, ranks=2, **settings)
+        self.assertEqual((reference.returncode, done.returncode), (0, 0), done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), sorted(reference.stdout.splitlines()))
+        self.assertGreaterEqual(done.stderr.count("gradients recognized"), 2, done.stderr)
+        self.assertIn("; domain accumulated", done.stderr)
+
+
 PICKLED = """
 from mpi4py import MPI
 for _ in range(40):

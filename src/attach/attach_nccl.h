@@ -91,7 +91,10 @@ typedef struct msdu__track {
     uint64_t passed[MSDU__PASSED_REASONS];
     msdu_summary summary; /* of the last engine */
     bool has_summary;
-    struct msdu__track *next; /* tracks_lock */
+    /* tracks_lock: */
+    struct msdu__track *next;
+    bool is_told_meeting, is_told_lr; /* by the trainer, before its next call */
+    double told_lr;
 } msdu__track;
 
 /* track.c: engines begin, for all communicators of a group at once; break; end. */

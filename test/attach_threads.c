@@ -95,7 +95,7 @@ static void report(const model *m, int rank)
 int main(int argc, char **argv)
 {
     model models[MODELS];
-    pthread_t teller;
+    pthread_t teller = 0;
     int rank = 0;
     int level = 0;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);

@@ -130,7 +130,7 @@ uint64_t msdu__attach_number(const char *name, uint64_t otherwise)
     if (*text == '\0' && variable != NULL) {
         text = variable->default_text;
     }
-    return msdu__variable_number(text, &value) ? value : otherwise;
+    return msdu__variable_number(variable, text, &value) ? value : otherwise;
 }
 
 bool msdu__attach_is_loud(void)

@@ -445,6 +445,24 @@ class Loading(Case):
         self.assertIn("no module for NCCL", done.stderr)
 
 
+class Hosts(Case):
+    """Ranks that share no files, as on several hosts: each has mounts of its own."""
+
+    def test_ranks_meet_at_an_address(self) -> None:
+        alone = ["unshare", "--mount"]
+        if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("mounts of one's own are not allowed here")
+        trainer = str(options.programs / "attach_nccl_trainer")
+        settings = {"MSDU_INTERFACE": "lo"}
+        done = self.good(Job([*alone, options.msdu, "run", "--", trainer], settings, RANKS))
+        self.assertEqual(done.log(), self.good(attached()).log())
+        self.assertIn("reductions taken as gradients", done.stderr)
+        settings = {"MSDU_INTERFACE": "none0"}
+        done = self.good(Job([*alone, options.msdu, "run", "--", trainer], settings, RANKS))
+        self.assertEqual(done.log(), self.good(plain()).log())
+        self.assertIn("not attached", done.stderr)
+
+
 def main() -> int:
     """Read what is ours from the command line; the rest is unittest's."""
     parser = argparse.ArgumentParser()

@@ -78,6 +78,23 @@ START_TEST(launchers_give_no_setting)
 }
 END_TEST
 
+START_TEST(bytes_have_suffixes)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } rows[] = {{"0", 0},       {"17", 17},         {"64k", 65536},        {"2MiB", 2097152},
+                {"3kib", 3072}, {"1G", 1ULL << 30}, {"1024G", 1ULL << 40}, {"5B", 5}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char text[256];
+        give("MSDU_ATTACH_MIN_BYTES", rows[i].text);
+        ck_assert_uint_eq(msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1), rows[i].bytes);
+        ck_assert_msg(!msdu__attach_has_bad_setting(NULL, text, sizeof(text)), "%s", text);
+    }
+    unsetenv("MSDU_ATTACH_MIN_BYTES");
+}
+END_TEST
+
 static void expect_bad(const char *name, const char *value, const char *word)
 {
     char text[512] = "";
@@ -99,6 +116,10 @@ START_TEST(what_cannot_hold_is_told_and_nothing_is_attached)
     expect_bad("MSDU_ATTACH", "o", "off, on, always");
     expect_bad("MSDU_ATTACH_LEARN", "-1", "1 .. 1000000");
     expect_bad("MSDU_ATTACH_LEARN", "99999999999999999999", "1 .. 1000000");
+    expect_bad("MSDU_ATTACH_LEARN", "1k", "1 .. 1000000");
+    expect_bad("MSDU_ATTACH_MIN_BYTES", "1024GiBi", "0 .. 1024GiB");
+    expect_bad("MSDU_ATTACH_MIN_BYTES", "1025G", "0 .. 1024GiB");
+    expect_bad("MSDU_ATTACH_MIN_BYTES", "18446744073709551615k", "0 .. 1024GiB");
     expect_bad("MSDU_ATTACH_LIBRARY", "/nope.so", "cannot be read");
     expect_bad("MSDU_ATTACH_DENY", "flot32", "no count");
     expect_bad("MSDU_ATTACH_TENSOR", "5", "did you mean MSDU_ATTACH_TENSORS?");
@@ -131,6 +152,7 @@ int main(void)
     tcase_add_test(tcase, what_nobody_gave_is_empty);
     tcase_add_test(tcase, the_file_is_seen_as_the_environment_is);
     tcase_add_test(tcase, launchers_give_no_setting);
+    tcase_add_test(tcase, bytes_have_suffixes);
     tcase_add_test(tcase, what_cannot_hold_is_told_and_nothing_is_attached);
     tcase_add_test(tcase, a_name_far_from_all_others_is_no_slip);
     return suite_run(suite);

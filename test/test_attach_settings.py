@@ -6,13 +6,28 @@ Arguments as of test_attach.py.
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import unittest
 from pathlib import Path
 from typing import ClassVar
 
-from test_attach import RANKS, SGD, Case, attached, job, log, main, options, plain, program
+from test_attach import (
+    RANKS,
+    SGD,
+    Case,
+    attached,
+    job,
+    log,
+    main,
+    options,
+    plain,
+    program,
+    python_with_mpi4py,
+)
 
 
 class File(Case):
@@ -75,6 +90,84 @@ class Wrong(Case):
                 self.assertEqual(done.stderr.count(line), 1)
             self.assertIn(words, done.stderr)
             self.assertIn("0 reductions taken as gradients", done.stderr)
+
+
+class Threads(unittest.TestCase):
+    """MPI_THREAD_MULTIPLE."""
+
+    def test_a_rate_is_told_beside_reductions_and_changes(self) -> None:
+        settings = {**SGD, "MSDU_MOMENTUM": "0.5", "MSDU_INTERVAL_STEPS": "4", "MSDU_LR": "0.125"}
+        trainer = program("attach_threads")
+        reference = job(trainer, ranks=2)
+        done = job(options.msdu, "run", "--", trainer, ranks=2, **settings)
+        self.assertEqual((reference.returncode, done.returncode), (0, 0), done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), sorted(reference.stdout.splitlines()))
+        self.assertGreaterEqual(done.stderr.count("gradients recognized"), 2, done.stderr)
+        self.assertIn("; domain accumulated", done.stderr)
+
+
+PICKLED = """
+from mpi4py import MPI
+for _ in range(40):
+    MPI.COMM_WORLD.allreduce([1.0] * 1000)
+"""
+TORCH = "import ctypes; ctypes.CDLL('libtorch_cpu.so')"  # as good as PyTorch, for what looks
+
+
+class Nothing(unittest.TestCase):
+    """A job in which no reduction is reached says so, once."""
+
+    def told(self, done: subprocess.CompletedProcess[str], times: int) -> None:
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("msdu: nothing was attached: "), times, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), times, done.stderr)
+
+    def test_a_program_that_reduces_nothing(self) -> None:
+        probe = program("mpi_probe")
+        self.told(job(options.msdu, "run", "--", probe, ranks=2), 1)
+        self.told(job(options.msdu, "run", "--", probe, ranks=2, MSDU_ATTACH="off"), 0)
+        self.told(job(options.msdu, "run", "--", probe, ranks=2, MSDU_LOG="error"), 0)
+
+    def test_what_was_reached_is_told_by_its_summary(self) -> None:
+        done = attached("steps=20")
+        self.assertNotIn("nothing was attached", done.stderr)
+
+    def test_pickled_reductions_of_mpi4py(self) -> None:
+        python = python_with_mpi4py()
+        if python is None:
+            self.skipTest(f"no Python with mpi4py over {options.family}")
+        done = job(options.msdu, "run", "--", python, "-B", "-c", PICKLED, ranks=2)
+        self.assertEqual(done.stderr.count("msdu: nothing was attached: "), 1)
+        self.assertIn("comm.Allreduce is", done.stderr)
+
+    def alone(self, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Without mpirun; a library that calls itself torch's can be found."""
+        clean = {n: v for n, v in os.environ.items() if n not in ("RANK", "WORLD_SIZE")}
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(options.programs.parent / "lib" / "libmsdu.so", f"{folder}/libtorch_cpu.so")
+            return subprocess.run(
+                [options.msdu, "run", "--", *command],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+                env={**clean, "LD_LIBRARY_PATH": folder, **settings},
+            )
+
+    def test_a_training_program_without_mpi(self) -> None:
+        trainer = (sys.executable, "-c", TORCH)
+        done = self.alone(*trainer, RANK="0")
+        self.told(done, 1)
+        self.assertIn("python -m msdu", done.stderr)
+        self.told(self.alone(*trainer, RANK="1"), 0)
+        self.told(self.alone(*trainer), 0)
+        self.told(self.alone(sys.executable, "-c", "pass", RANK="0"), 0)
+        helper = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {TORCH!r}])"
+        self.told(self.alone(sys.executable, "-c", helper, RANK="0"), 0)
+
+    def test_a_launcher_tells_nothing_and_its_rank_0_does(self) -> None:
+        ranks = f'RANK=0 "$0" -c "{TORCH}"; RANK=1 "$0" -c "{TORCH}"; "$0" -c "{TORCH}"'
+        self.told(self.alone("sh", "-c", ranks, sys.executable), 1)
 
 
 if __name__ == "__main__":

@@ -318,8 +318,10 @@ START_TEST(a_setting_is_resolved_with_who_gave_it)
     setenv("MSDU_CONFIG", ini_file("wire = int4\nlr = 0.5\nsecret = hush\n"), 1);
     snprintf(origin, sizeof(origin), "%s:1: wire", ini_path());
     expect_resolved(&config, "wire", "int4", origin);
-    expect_resolved(NULL, "lr", "0.5", strcat(strcpy(origin, ini_path()), ":2: lr"));
-    expect_resolved(NULL, "secret", "", strcat(strcpy(origin, ini_path()), ":3: secret"));
+    snprintf(origin, sizeof(origin), "%s:2: lr", ini_path());
+    expect_resolved(NULL, "lr", "0.5", origin);
+    snprintf(origin, sizeof(origin), "%s:3: secret", ini_path());
+    expect_resolved(NULL, "secret", "", origin);
     setenv("MSDU_WIRE", "float32", 1);
     expect_resolved(&config, "wire", "float32", "MSDU_WIRE");
     expect_resolved(&config, "window", "3", "msdu_config.window");

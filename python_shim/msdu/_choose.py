@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from . import _abi, _device, _moments
+from . import _abi, _device, _moments, _settings
 from ._tensors import invalid
 
 _ADAMS = tuple(
@@ -21,7 +22,16 @@ _SGD = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
 
 
 def _effective(given: Mapping[str, Any], name: str) -> Any:
-    return os.environ.get(f"MSDU_{name.upper()}") or given.get(name)
+    """What the library will go by: the environment over the ini file over ``given``. Where it finds
+    something wrong with any setting it will say so itself, once a context is made."""
+    config = _abi.Config(size=ctypes.sizeof(_abi.Config))
+    config.config_file = _settings.config_file(given)
+    resolved = _abi.Resolved(size=ctypes.sizeof(_abi.Resolved))
+    code = _abi.library().setting_resolve(
+        ctypes.byref(config), name.encode(), ctypes.byref(resolved)
+    )
+    is_said = code == 0 and resolved.origin and not resolved.origin.startswith(b"msdu_config.")
+    return resolved.text.decode() if is_said else given.get(name)
 
 
 def settings(

@@ -89,6 +89,20 @@ def test_texts_reach_the_library(tmp_path: Any) -> None:
     refused("settings:2: trace_file.*too long", nets.mlp(), ranks=1, trace_file=600 * "x")
 
 
+def test_what_a_file_says_is_seen_before_there_is_a_context(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ini = tmp_path / "run.ini"
+    ini.write_text("domain = accumulated\noptimizer = sgd\n")
+    adam = nets.mlp()
+    refused("follows torch.optim.SGD only", adam, OPTIMIZERS["adam"](adam.parameters()),
+            config_file=ini)  # fmt: skip
+    monkeypatch.setenv("MSDU_CONFIG", str(ini))
+    refused("follows torch.optim.SGD only", adam, OPTIMIZERS["adam"](adam.parameters()))
+    ini.write_text("state = reset\n")
+    refused("only 'local' works", nets.mlp(), state="local")
+
+
 def test_a_zero_is_not_the_default() -> None:
     """A zero in the C struct means the default, which is 8 here."""
     model, optimizer, attachment = alone(

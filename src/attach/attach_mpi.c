@@ -20,7 +20,8 @@
 #endif
 
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf lock */
-static msdu__stream *streams;
+static msdu__stream
+    *streams; /* streams_lock; only grows in front, so that what was read once stays */
 static int stream_key = MPI_KEYVAL_INVALID; /* streams_lock */
 
 /* --- which communicator --- */
@@ -280,10 +281,14 @@ msdu__stream *msdu__stream_enter(const msdu__reduction *call)
     (void)PMPI_Initialized(&is_init);
     MPI_Comm comm = MSDU__HANDLE(MPI_Comm, call->comm);
     msdu__stream *stream = is_init && comm != MPI_COMM_NULL ? stream_of(comm) : NULL;
-    if (stream == NULL || stream->is_left_alone) {
+    if (stream == NULL) {
         return NULL; /* MPI itself knows best what is wrong with the call */
     }
     (void)pthread_mutex_lock(&stream->lock);
+    if (stream->is_left_alone) {
+        (void)pthread_mutex_unlock(&stream->lock);
+        return NULL;
+    }
     return stream;
 }
 
@@ -412,31 +417,40 @@ static int attach_settle(int count, void *requests, bool may_block)
     return code;
 }
 
-static void attach_meet(void)
+/* The list as it is: whoever walks it takes each stream's own lock, and not this one. */
+static msdu__stream *first_stream(void)
 {
     (void)pthread_mutex_lock(&streams_lock);
-    for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
-        stream->engine.wants_meeting = true;
-    }
+    msdu__stream *first = streams;
     (void)pthread_mutex_unlock(&streams_lock);
+    return first;
+}
+
+static void attach_meet(void)
+{
+    for (msdu__stream *stream = first_stream(); stream != NULL; stream = stream->next) {
+        (void)pthread_mutex_lock(&stream->lock);
+        stream->engine.wants_meeting = true;
+        (void)pthread_mutex_unlock(&stream->lock);
+    }
 }
 
 static void attach_set_lr(double lr)
 {
-    (void)pthread_mutex_lock(&streams_lock);
-    for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
+    for (msdu__stream *stream = first_stream(); stream != NULL; stream = stream->next) {
+        (void)pthread_mutex_lock(&stream->lock);
         stream->part.optimizer.lr = lr;
         if (stream->engine.ctx != NULL && msdu_set_lr(stream->engine.ctx, lr) != MSDU_OK) {
             (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
         }
+        (void)pthread_mutex_unlock(&stream->lock);
     }
-    (void)pthread_mutex_unlock(&streams_lock);
 }
 
 static void attach_finish(void)
 {
     msdu__persistent_end();
-    for (msdu__stream *stream = streams; stream != NULL; stream = stream->next) {
+    for (msdu__stream *stream = first_stream(); stream != NULL; stream = stream->next) {
         (void)pthread_mutex_lock(&stream->lock);
         msdu__stream_end(stream);
         (void)pthread_mutex_unlock(&stream->lock);

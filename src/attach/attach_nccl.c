@@ -92,6 +92,34 @@ static msdu__track *track_new(const msdu__nccl_call *call)
     return track;
 }
 
+/* What the trainer told since its last call: msdu_attach_lr(), msdu_attach_meet(). */
+typedef struct word {
+    bool is_meeting, is_lr;
+    double lr;
+} word;
+
+/* tracks_lock is held, and not the track's: that of a call which waits for other ranks. */
+static word take_word(msdu__track *track)
+{
+    const word told = {track->is_told_meeting, track->is_told_lr, track->told_lr};
+    track->is_told_meeting = track->is_told_lr = false;
+    return told;
+}
+
+/* The track's lock is held. */
+static void obey(msdu__track *track, const word *told)
+{
+    if (told->is_meeting) {
+        track->engine.wants_meeting = true;
+    }
+    if (told->is_lr) {
+        track->part.optimizer.lr = told->lr;
+        if (track->engine.ctx != NULL && msdu_set_lr(track->engine.ctx, told->lr) != MSDU_OK) {
+            (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, msdu_last_error());
+        }
+    }
+}
+
 /* With its lock held; NULL: NCCL's own business. */
 static msdu__track *enter(const msdu__nccl_call *call)
 {
@@ -105,12 +133,14 @@ static msdu__track *enter(const msdu__nccl_call *call)
         track = track->next;
     }
     track = track != NULL || call->comm == 0 ? track : track_new(call);
+    const word told = track != NULL ? take_word(track) : (word){.is_lr = false};
     (void)pthread_mutex_unlock(&tracks_lock);
     if (track == NULL || track->is_left_alone) {
         return NULL;
     }
     (void)pthread_mutex_lock(&track->lock);
     track->stream = (cudaStream_t)call->stream;
+    obey(track, &told);
     return track;
 }
 
@@ -560,7 +590,7 @@ static void attach_meet(void)
 {
     (void)pthread_mutex_lock(&tracks_lock);
     for (msdu__track *track = tracks; track != NULL; track = track->next) {
-        track->engine.wants_meeting = true;
+        track->is_told_meeting = true;
     }
     (void)pthread_mutex_unlock(&tracks_lock);
 }
@@ -569,10 +599,8 @@ static void attach_set_lr(double lr)
 {
     (void)pthread_mutex_lock(&tracks_lock);
     for (msdu__track *track = tracks; track != NULL; track = track->next) {
-        track->part.optimizer.lr = lr;
-        if (track->engine.ctx != NULL && msdu_set_lr(track->engine.ctx, lr) != MSDU_OK) {
-            (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, msdu_last_error());
-        }
+        track->is_told_lr = true;
+        track->told_lr = lr;
     }
     (void)pthread_mutex_unlock(&tracks_lock);
 }

@@ -91,9 +91,12 @@ typedef struct msdu__track {
     uint64_t ended_steps; /* ... the trainer's steps before it */
     msdu__gain gain;      /* asked for, or not: nothing is measured on a device */
     msdu__ledger ledger;
-    bool is_doubt_told;       /* that a pattern is not enough for local steps */
-    bool unmet_told;          /* that MSDU_ATTACH_TENSORS is something else */
-    struct msdu__track *next; /* tracks_lock */
+    bool is_doubt_told; /* that a pattern is not enough for local steps */
+    bool unmet_told;    /* that MSDU_ATTACH_TENSORS is something else */
+    /* tracks_lock: */
+    struct msdu__track *next;
+    bool is_told_meeting, is_told_lr; /* by the trainer, before its next call */
+    double told_lr;
 } msdu__track;
 
 /* track.c: ranks vote on what a step is, likewise for all of a group at once. */
@@ -115,8 +118,9 @@ int msdu__track_fail(msdu__track *track, msdu_status status);
 bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
                     double (*values)[MSDU__SUM_ROOM], uint64_t limit_ms);
 /* Where an engine's ranks meet: rank 0 tells the others. Texts of MSDU__PLACE_BYTES. hosts: the sum
- * of what msdu__talk_host() says. */
-bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret);
+ * of what msdu__talk_host() says. held_out: what keeps the place's port until it is used, to be
+ * closed; -1: nothing does. */
+bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret, int *held_out);
 /* What is equal on ranks that share a machine and its files. */
 double msdu__talk_host(void);
 /* values <- their sum over ranks: more of them, on one communicator. */

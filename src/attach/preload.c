@@ -24,7 +24,11 @@ bool msdu__is_on(void)
 
 const msdu__attach *msdu__module_for(msdu__function real)
 {
-    return msdu__inside > 0 || !msdu__is_on() ? NULL : msdu__ladder_module(real);
+    if (msdu__inside > 0 || !msdu__is_on()) {
+        return NULL;
+    }
+    msdu__end_reached();
+    return msdu__ladder_module(real);
 }
 
 /* --- begin and end --- */
@@ -36,6 +40,7 @@ PRELOAD int MPI_Init(int *argc, char ***argv)
     static msdu__real real = {.name = "MPI_Init_thread"};
     static msdu__real plain = {.name = "MPI_Init"};
     int level = 0;
+    msdu__end_begun();
     if (!msdu__is_on()) {
         FIND(int (*)(int *, char ***), plain, call);
         return call == NULL ? ERR_OTHER : call(argc, argv);
@@ -48,6 +53,7 @@ PRELOAD int MPI_Init_thread(int *argc, char ***argv, int required, int *provided
 {
     static msdu__real real = {.name = "MPI_Init_thread"};
     FIND(int (*)(int *, char ***, int, int *), real, call);
+    msdu__end_begun();
     return call == NULL ? ERR_OTHER
                         : call(argc, argv, msdu__is_on() ? THREAD_MULTIPLE : required, provided);
 }
@@ -62,6 +68,7 @@ PRELOAD int MPI_Finalize(void)
         attach->finish();
         msdu__inside--;
     }
+    msdu__end_mpi();
     return call == NULL ? ERR_OTHER : call();
 }
 

@@ -27,6 +27,11 @@ const msdu__attach *msdu__module_for(msdu__function real);
 uint64_t msdu__timing_begin(void);
 void msdu__timing_end(uint64_t begin_ns);
 
+/* --- preload_end.c: was anything reached? --- */
+void msdu__end_reached(void); /* a reduction of the trainer */
+void msdu__end_begun(void);   /* the trainer begins MPI */
+void msdu__end_mpi(void);     /* it ends MPI: a line if nothing was reached */
+
 /* NCCL's module if it was loaded already. */
 const msdu__attach_nccl *msdu__nccl_loaded(void);
 

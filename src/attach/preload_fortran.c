@@ -149,6 +149,7 @@ static const msdu__attach *translate(const arguments *from, const void *caller,
     if (!is_known()) {
         return NULL;
     }
+    msdu__end_reached();
     const msdu__attach *attach = msdu__ladder_module(msdu__ladder_find(&c_real, caller));
     if (attach != NULL) {
         *reduction_out =

@@ -89,11 +89,18 @@ void msdu__attach_forget(void)
     (void)pthread_mutex_unlock(&answers_lock);
 }
 
+/* Asked at every reduction, so without a lock. */
+static const char *text_of(const msdu__variable *variable)
+{
+    const char *text = getenv(variable->name);
+    return text == NULL ? "" : text;
+}
+
 const char *msdu__attach_setting(const char *name)
 {
-    if (msdu__variable_find(name) != NULL) {
-        const char *text = getenv(name);
-        return text == NULL ? "" : text;
+    const msdu__variable *variable = msdu__variable_find(name);
+    if (variable != NULL) {
+        return text_of(variable);
     }
     const answer *found = answer_of(name);
     return found != NULL && found->is_given ? found->resolved.text : "";
@@ -101,8 +108,9 @@ const char *msdu__attach_setting(const char *name)
 
 bool msdu__attach_is_given(const char *name)
 {
-    if (msdu__variable_find(name) != NULL) {
-        return msdu__attach_setting(name)[0] != '\0';
+    const msdu__variable *variable = msdu__variable_find(name);
+    if (variable != NULL) {
+        return text_of(variable)[0] != '\0';
     }
     const answer *found = answer_of(name);
     return found != NULL && found->is_given;
@@ -117,12 +125,12 @@ const char *msdu__attach_origin(const char *name)
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise)
 {
     const msdu__variable *variable = msdu__variable_find(name);
-    const char *text = msdu__attach_setting(name);
+    const char *text = variable != NULL ? text_of(variable) : msdu__attach_setting(name);
     uint64_t value = otherwise;
     if (*text == '\0' && variable != NULL) {
         text = variable->default_text;
     }
-    return msdu__variable_number(text, &value) ? value : otherwise;
+    return msdu__variable_number(variable, text, &value) ? value : otherwise;
 }
 
 bool msdu__attach_is_loud(void)

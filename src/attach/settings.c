@@ -8,21 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "variables.h"
-
-int msdu__attach_place(void)
-{
-    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
-    uint64_t place = UINT64_MAX;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *text = getenv(names[i]);
-        if (text != NULL && msdu__variable_number(text, &place) && place < INT32_MAX) {
-            return (int)place;
-        }
-    }
-    return -1;
-}
-
 void msdu__attach_stride_part(int rank, int place, double sums_out[MSDU__STRIDE_SUMS])
 {
     sums_out[0] = place;

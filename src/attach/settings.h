@@ -9,6 +9,8 @@
 
 #include <msdu/msdu.h>
 
+#include "place.h"
+
 /*
  * What somebody gave a setting: one of the library by its name ("wire"; environment over ini file,
  * checked, as `msdu info` writes it) or one of attaching by its variable ("MSDU_ATTACH_LEARN").
@@ -52,8 +54,6 @@ typedef struct msdu__attach_comm {
 void msdu__attach_stride_part(int rank, int place, double sums_out[MSDU__STRIDE_SUMS]);
 /* By the sums of all; MSDU__STRIDE_NEVER if a place was negative, which is not known. */
 int msdu__attach_stride(const double sums[MSDU__STRIDE_SUMS], int ranks);
-/* This process's place in the job, as its launcher says; -1: it does not. */
-int msdu__attach_place(void);
 
 /* What they ask about a reduction, likewise. */
 typedef struct msdu__attach_facts {

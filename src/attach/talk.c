@@ -5,17 +5,15 @@
  */
 #include "attach_nccl.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "address.h"
 
 #define PAUSE_NS     50000L
 #define TURNS_PER_MS 20
@@ -193,51 +191,12 @@ double msdu__talk_host(void)
     return hash(hash(2166136261U, name), files);
 }
 
-/* The first address that other hosts may reach, on the interface that is asked for. */
-static bool find_address(char *text, size_t bytes)
-{
-    struct ifaddrs *all = NULL;
-    const char *wanted = msdu__attach_is_given("interface") ? msdu__attach_setting("interface")
-                                                            : getenv("NCCL_SOCKET_IFNAME");
-    bool is_found = false;
-    if (getifaddrs(&all) != 0) {
-        return false;
-    }
-    for (const struct ifaddrs *at = all; at != NULL && !is_found; at = at->ifa_next) {
-        bool is_named = wanted != NULL && strncmp(at->ifa_name, wanted, strlen(wanted)) == 0;
-        bool is_outside = (at->ifa_flags & IFF_UP) != 0 &&
-                          (wanted != NULL ? is_named : (at->ifa_flags & IFF_LOOPBACK) == 0);
-        if (at->ifa_addr != NULL && at->ifa_addr->sa_family == AF_INET && is_outside) {
-            const struct sockaddr_in *address = (const void *)at->ifa_addr;
-            is_found = inet_ntop(AF_INET, &address->sin_addr, text, (socklen_t)bytes) != NULL;
-        }
-    }
-    freeifaddrs(all);
-    return is_found;
-}
-
-/* A port that is free now; another program could take it before the hub does. */
-static int find_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof(address);
-    int handle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int port = 0;
-    if (handle >= 0 && bind(handle, (const void *)&address, sizeof(address)) == 0 &&
-        getsockname(handle, (void *)&address, &bytes) == 0) {
-        port = ntohs(address.sin_port);
-    }
-    if (handle >= 0) {
-        (void)close(handle);
-    }
-    return port;
-}
-
 /* Rank 0: a folder of its own where all ranks share files, else an address. "": none */
-static void choose_place(bool is_one_host, char *url)
+static void choose_place(bool is_one_host, char *url, int *held_out)
 {
     char address[INET_ADDRSTRLEN];
     const char *folder = getenv("TMPDIR");
+    int port = 0;
     url[0] = '\0';
     if (is_one_host) {
         (void)snprintf(url, URL_MOST, "file://%s/msdu_nccl_XXXXXX",
@@ -245,17 +204,9 @@ static void choose_place(bool is_one_host, char *url)
         if (mkdtemp(url + strlen("file://")) == NULL) {
             url[0] = '\0';
         }
-    } else if (find_address(address, sizeof(address))) {
-        (void)snprintf(url, URL_MOST, "tcp://%s:%d", address, find_port());
-    }
-}
-
-static void choose_secret(char *secret)
-{
-    unsigned char bytes[SECRET_HEX / 2] = {0};
-    (void)!getrandom(bytes, sizeof(bytes), 0);
-    for (size_t i = 0; i < sizeof(bytes); i++) {
-        (void)snprintf(secret + 2 * i, 3, "%02x", (unsigned)bytes[i]);
+    } else if (msdu__address_find(address, sizeof(address))) {
+        *held_out = msdu__address_reserve(&port);
+        (void)snprintf(url, *held_out >= 0 ? URL_MOST : 1, "tcp://%s:%d", address, port);
     }
 }
 
@@ -283,14 +234,18 @@ static void unpack(const double *values, size_t count, char *text)
     text[4 * count] = '\0';
 }
 
-bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret)
+bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret, int *held_out)
 {
     double values[1][MSDU__SUM_ROOM] = {{0}};
     const size_t secret_count = SECRET_HEX / 4;
     const size_t url_count = MSDU__PLACE_BYTES / 4 - 1;
-    if (track->rank == 0) {
-        choose_place(hosts == msdu__talk_host() * track->ranks, url);
-        choose_secret(secret);
+    *held_out = -1;
+    if (track->rank == 0 && !msdu__address_secret(secret, SECRET_HEX)) {
+        /* without a secret there is no place either, which all ranks see */
+        (void)fprintf(stderr, "msdu: rank 0: no random numbers for a secret: %s\n",
+                      strerror(errno));
+    } else if (track->rank == 0) {
+        choose_place(hosts == msdu__talk_host() * track->ranks, url, held_out);
         pack(values[0], secret_count, secret);
         pack(values[0] + secret_count, url_count, url);
     }

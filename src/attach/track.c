@@ -38,12 +38,21 @@ static const char *refusal(const msdu__recognizer *r)
     return msdu__engine_refusal(r);
 }
 
+static void release(int held)
+{
+    if (held >= 0) {
+        (void)close(held);
+    }
+}
+
 static msdu_status open_engine(msdu__track *track, double hosts)
 {
     char url[MSDU__PLACE_BYTES] = "";
     char secret[MSDU__PLACE_BYTES] = "";
     char job[48];
-    if (!msdu__talk_place(track, hosts, url, secret)) {
+    int held = -1;
+    if (!msdu__talk_place(track, hosts, url, secret, &held)) {
+        release(held);
         return MSDU_ERR_BACKEND;
     }
     if (track->rank == 0 && strncmp(url, SCHEME, strlen(SCHEME)) == 0) {
@@ -59,7 +68,10 @@ static msdu_status open_engine(msdu__track *track, double hosts)
         .ranks = track->ranks,
         .is_mean = track->recognizer.tensors[0].kind > MSDU__KIND_MEANS,
     };
-    return msdu__device_open(&track->engine, &track->recognizer, &place);
+    msdu_status status = msdu__device_open(&track->engine, &track->recognizer, &place);
+    release(held); /* the hub has the port now */
+    explicit_bzero(secret, sizeof(secret));
+    return status;
 }
 
 static void close_engine(msdu__track *track)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* clang-format off */
@@ -18,7 +19,9 @@ static const msdu__variable table[] = {
     {.name = "MSDU_ATTACH", .default_text = "on", .range = "off, on, always",
      .help = "off: everything is passed through; always: also where it was not measured to gain",
      .kind = MSDU__VARIABLE_CHOICE},
-    NUMBER(MIN_BYTES, "1024", 0, 1000000000000, "smaller reductions are never gradients"),
+    {.name = "MSDU_ATTACH_MIN_BYTES", .default_text = "1024", .range = "0 .. 1024GiB",
+     .help = "smaller reductions are never gradients", .high = 1ULL << 40,
+     .kind = MSDU__VARIABLE_BYTES},
     TEXT(LIST, ALLOW, "conditions, see doc/attach.md", "what may be a gradient; none: everything"),
     TEXT(LIST, DENY, "conditions, see doc/attach.md", "what must not be a gradient"),
     NUMBER(TENSORS, "0", 0, 1000000,
@@ -49,14 +52,32 @@ const msdu__variable *msdu__variable_find(const char *name)
     return NULL;
 }
 
-bool msdu__variable_number(const char *text, uint64_t *value_out)
+/* 0: there is no such suffix. Powers of 1024 only, as everywhere in the library. */
+static uint64_t factor_of(const char *suffix)
 {
-    if (*text == '\0' || text[strspn(text, "0123456789")] != '\0') {
+    static const char *const names[] = {"B", "k", "KiB", "M", "MiB", "G", "GiB"};
+    static const uint64_t factors[] = {1,        1U << 10, 1U << 10, 1U << 20,
+                                       1U << 20, 1U << 30, 1U << 30};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcasecmp(suffix, names[i]) == 0) {
+            return factors[i];
+        }
+    }
+    return *suffix == '\0' ? 1 : 0;
+}
+
+bool msdu__variable_number(const msdu__variable *variable, const char *text, uint64_t *value_out)
+{
+    bool has_suffix = variable != NULL && variable->kind == MSDU__VARIABLE_BYTES;
+    size_t digits = strspn(text, "0123456789");
+    uint64_t factor = has_suffix ? factor_of(text + digits) : text[digits] == '\0' ? 1 : 0;
+    if (digits == 0 || factor == 0) {
         return false;
     }
     errno = 0;
-    *value_out = strtoull(text, NULL, 10);
-    return errno == 0;
+    uint64_t value = strtoull(text, NULL, 10);
+    *value_out = value * factor;
+    return errno == 0 && value <= UINT64_MAX / factor;
 }
 
 static bool is_choice(const char *choices, const char *text)
@@ -79,7 +100,8 @@ bool msdu__variable_is_good(const msdu__variable *variable, const char *text)
     case MSDU__VARIABLE_CHOICE:
         return is_choice(variable->range, text);
     case MSDU__VARIABLE_NUMBER:
-        return msdu__variable_number(text, &number) && number >= variable->low &&
+    case MSDU__VARIABLE_BYTES:
+        return msdu__variable_number(variable, text, &number) && number >= variable->low &&
                number <= variable->high;
     case MSDU__VARIABLE_FILE: /* without a slash the loader searches for it */
         return strchr(text, '/') == NULL || access(text, R_OK) == 0;
@@ -91,6 +113,6 @@ bool msdu__variable_is_good(const msdu__variable *variable, const char *text)
 
 const char *msdu__variable_type(const msdu__variable *variable)
 {
-    static const char *const types[] = {"choice", "integer", "text", "text"};
+    static const char *const types[] = {"choice", "integer", "integer", "text", "text"};
     return types[variable->kind];
 }

@@ -164,6 +164,15 @@ static bool is_static(const char *path)
     return is_elf && !has_interpreter;
 }
 
+/* The program keeps this process; a launcher's ranks are its children. */
+static void leave_word(void)
+{
+    char text[32];
+    long process = (long)getpid();
+    (void)snprintf(text, sizeof(text), "%ld", msdu__attach_place() >= 0 ? process : -process);
+    (void)setenv(MSDU__RUN_VARIABLE, text, 1);
+}
+
 static int run(char **argv)
 {
     char library[PATH_MAX];
@@ -180,6 +189,7 @@ static int run(char **argv)
     } else if (!put_in_front(library)) {
         return EXIT_NOT_RUN;
     }
+    leave_word();
     (void)execvp(argv[0], argv);
     int error = errno;
     (void)fprintf(stderr, "msdu run: %s: %s\n", argv[0], strerror(error));

@@ -101,7 +101,7 @@ set_target_properties(attach_nccl_trainer attach_nccl_late attach_nccl_late_copy
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
 find_package(Python3 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND AND TARGET msdu_command AND NOT MSDU_SANITIZE MATCHES "thread|fuzzer") # those must be first in a process
-    foreach(case Exact Narrow Halves Infinite Ways Local Changes Joins Hostile Loading)
+    foreach(case Exact Narrow Halves Infinite Ways Local Changes Joins Hostile Hosts Loading)
         string(TOLOWER attach_nccl_${case} name)
         msdu_register_test(${name} ${Python3_EXECUTABLE} -B
             ${CMAKE_CURRENT_SOURCE_DIR}/test_attach_nccl.py --msdu $<TARGET_FILE:msdu_command>

@@ -42,7 +42,10 @@ msdu_status msdu__agree_run(msdu__pipeline *p, msdu_op *op, uint32_t lane)
     msdu_req *req = NULL;
     struct timespec pause = {.tv_nsec = POLL_LEAST_NS};
     uint64_t began = msdu__pipeline_now(p);
-    msdu_status status = msdu__pipeline_start(p, op, lane, &req);
+    msdu_status status = msdu__pipeline_status(p); /* a pass or a copy before it may have failed */
+    if (status == MSDU_OK) {
+        status = msdu__pipeline_start(p, op, lane, &req);
+    }
     if (status != MSDU_OK) {
         return status;
     }

@@ -29,7 +29,7 @@ static msdu_status load_backend(msdu__pipeline *p, const char *name)
 static void init_shared(msdu__pipeline *p)
 {
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->changed, NULL);
+    msdu__cond_init(&p->changed);
     msdu__worker_init(&p->worker, msdu__pipeline_advance, p);
     atomic_init(&p->lr, p->settings.lr);
     atomic_init(&p->loss, (double)NAN);
@@ -398,6 +398,15 @@ msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
 
 /* --- the end --- */
 
+/* It may end before it has looked at the latest failure. */
+static void stop_worker(msdu__pipeline *p)
+{
+    msdu__worker_stop(&p->worker);
+    if (atomic_load(&p->status) != MSDU_OK) {
+        msdu__pipeline_end(p);
+    }
+}
+
 /* Last lines of metrics and trace; a file that failed makes finish return ERR_IO. */
 static msdu_status close_files(msdu__pipeline *p)
 {
@@ -504,7 +513,7 @@ msdu_status msdu_finish(msdu_ctx *ctx)
         }
         status = msdu__final_meet(p);
     }
-    msdu__worker_stop(&p->worker);
+    stop_worker(p);
     p->is_finished = true;
     msdu_status closed = close_files(p);
     return status != MSDU_OK ? msdu__pipeline_status(p) : closed;
@@ -523,6 +532,7 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
         /* a failure meanwhile is the very thing that one goes back after */
         (void)msdu__schedule_wait(p, MSDU_ALL_TENSORS, MSDU_PARAMETER);
     }
+    msdu__await_stillness(p);
     msdu__domain_rollback(p);
     return msdu__pass_settle(p);
 }
@@ -576,9 +586,10 @@ void msdu_destroy(msdu_ctx *ctx)
         return;
     }
     msdu__pipeline *p = &ctx->pipeline;
-    msdu__worker_stop(&p->worker);
+    stop_worker(p);
     if (p->comm != NULL) {
-        if (!p->is_finished && MSDU_BACKEND_HAS(p->backend, abort)) {
+        bool is_well = atomic_load(&p->status) == MSDU_OK;
+        if (is_well && !p->is_finished && MSDU_BACKEND_HAS(p->backend, abort)) {
             p->backend->abort(p->comm, MSDU_ERR_PEER_LOST,
                               "it destroyed its context before msdu_finish()");
         }

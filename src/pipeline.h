@@ -234,6 +234,7 @@ typedef struct msdu__pipeline {
     msdu__tensor *tensors;
     void *tensor_names; /* a tree, to find names that are used twice */
     uint32_t tensor_count;
+    uint64_t tensor_bytes; /* of all, as doubles */
 
     /* built by start, and anew by retune.c */
     msdu__tuning tuning; /* in use; changes while nothing moves */
@@ -361,6 +362,7 @@ struct msdu_ctx {
 #define MSDU__COMMAND_STATE  0x08000000U /* once nothing moves, carry out state_call */
 #define MSDU__COMMAND_RECUT  0x04000000U /* once nothing moves, cut as tuning_next says */
 #define MSDU__COMMAND_VALUE  0x03ffffffU
+_Static_assert(MSDU__SLICES_MOST == MSDU__COMMAND_VALUE + 1, "a slice is no command");
 
 /* --- pipeline.c: the communication thread's side --- */
 /* One step of everything that can progress; returns as msdu__worker_fn. user: the pipeline. */

@@ -8,6 +8,7 @@
 
 #define NAME_BYTES  256
 #define TENSORS_MAX 1000000U
+#define BYTES_MAX   (UINT64_C(1) << 56) /* of all tensors as doubles: no sum of sizes wraps */
 
 static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d)
 {
@@ -19,6 +20,14 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
     if (d->count == 0 || d->dtype < MSDU_FLOAT32 || d->dtype > MSDU_BFLOAT16) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': count %llu or dtype %d out of range",
                           d->name, (unsigned long long)d->count, d->dtype);
+    }
+    if (d->count > (BYTES_MAX - p->tensor_bytes) / sizeof(double)) {
+        return msdu__fail(
+            MSDU_ERR_INVALID,
+            "tensor '%s': count %llu is too large: all tensors together may have %llu "
+            "elements",
+            d->name, (unsigned long long)d->count,
+            (unsigned long long)(BYTES_MAX / sizeof(double)));
     }
     if (d->role == MSDU_ROLE_MODEL && d->parameter == NULL && d->gradient == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': needs parameter or gradient", d->name);
@@ -158,6 +167,7 @@ msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_
     if (id_out != NULL) {
         *id_out = p->tensor_count;
     }
+    p->tensor_bytes += d.count * sizeof(double);
     p->tensor_count++;
     return MSDU_OK;
 }

@@ -3,6 +3,7 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 
@@ -55,10 +56,22 @@ void msdu__worker_init(msdu__worker *worker, msdu__worker_fn step, void *user)
     msdu__cond_init(&worker->wake);
 }
 
+/* All signals are left to the trainer's threads. */
+static int create_thread(msdu__worker *worker)
+{
+    sigset_t all;
+    sigset_t before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
 msdu_status msdu__worker_start(msdu__worker *worker)
 {
     atomic_store(&worker->is_running, true);
-    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    int error = create_thread(worker);
     if (error != 0) {
         atomic_store(&worker->is_running, false);
         return msdu__fail(MSDU_ERR_NO_MEMORY, "cannot start the communication thread: %s",

@@ -235,6 +235,7 @@ typedef struct msdu__pipeline {
     void *tensor_names; /* a tree, to find names that are used twice */
     uint32_t tensor_count;
     uint64_t tensor_bytes; /* of all, as doubles */
+    uint32_t forks;        /* of the process that made it; guard.h */
 
     /* built by start, and anew by retune.c */
     msdu__tuning tuning; /* in use; changes while nothing moves */

@@ -91,12 +91,15 @@ static void rig_close(rig *r)
     free(r->gradient);
 }
 
-/* A state; cut in another way than a new context is, if so asked. */
-static char *save(bool is_cut, size_t *bytes_out)
+/* A state; cut in another way than a new context is, if so asked, and with what `spoil` did. */
+static char *save(bool is_cut, void (*spoil)(msdu__pipeline *p), size_t *bytes_out)
 {
     rig r;
     fake_reset();
     rig_open(&r);
+    if (spoil != NULL) {
+        spoil(r.p); /* the communication thread has nothing to do yet */
+    }
     if (is_cut) {
         r.p->tuning_next = (msdu__tuning){32768, 4, 1};
         ck_assert(!msdu__tuning_is_equal(r.p->tuning, r.p->tuning_next));
@@ -129,7 +132,7 @@ START_TEST(the_owner_waits_for_the_communication_thread)
 {
     rig r;
     size_t bytes = 0;
-    char *state = save(_i == SLICES_GO_BACK, &bytes);
+    char *state = save(_i == SLICES_GO_BACK, NULL, &bytes);
     fake_reset();
     rig_open(&r);
     uint64_t slice_bytes = r.p->tuning.slice_bytes;
@@ -145,6 +148,38 @@ START_TEST(the_owner_waits_for_the_communication_thread)
     ck_assert_msg(!atomic_load(&r.was_back), "the owner returned from under a call under way");
     ck_assert_uint_eq(r.p->tuning.slice_bytes, slice_bytes);
     ck_assert_uint_eq(r.p->step, 0);
+    rig_close(&r);
+    free(state);
+}
+END_TEST
+
+/* --- a state whose delays this context has no room for --- */
+
+static void spoil_decision(msdu__pipeline *p)
+{
+    p->decision.delay_steps = p->interval_args.delay_max + 1;
+}
+
+static void spoil_next(msdu__pipeline *p)
+{
+    p->fragments[0].delay_steps = p->interval_args.delay_max + 1;
+}
+
+static void spoil_decided(msdu__pipeline *p)
+{
+    p->fragments[0].decisions[1].delay_steps = p->interval_args.delay_max + 1;
+}
+
+START_TEST(delays_of_a_state_are_bounded)
+{
+    static void (*const spoils[])(msdu__pipeline *) = {spoil_decision, spoil_next, spoil_decided};
+    rig r;
+    size_t bytes = 0;
+    char *state = save(false, spoils[_i], &bytes);
+    fake_reset();
+    rig_open(&r);
+    ck_assert_int_eq(msdu_state_set(r.ctx, state, bytes), MSDU_ERR_INVALID);
+    ck_assert_msg(strstr(msdu_last_error(), "state's delay") != NULL, "%s", msdu_last_error());
     rig_close(&r);
     free(state);
 }
@@ -255,6 +290,7 @@ int main(void)
     Suite *suite = suite_create("failure");
     TCase *tcase = suite_case(suite, "failure", 60, NULL, NULL);
     tcase_add_loop_test(tcase, the_owner_waits_for_the_communication_thread, 0, PHASES);
+    tcase_add_loop_test(tcase, delays_of_a_state_are_bounded, 0, 3);
     tcase_add_test(tcase, the_backend_is_aborted_by_who_uses_it);
     tcase_add_test(tcase, a_failure_at_the_end_is_told_once);
     tcase_add_test(tcase, an_owner_that_waits_for_nothing_fails);

@@ -328,7 +328,7 @@ static void run_mpi(struct world *world, const char *folder)
 void world_run(struct world *world)
 {
     static int jobs;
-    char folder[160];
+    char folder[112];
     ck_assert_int_eq(msdu__backend_find(backend_name(), &world->backend), MSDU_OK);
     (void)snprintf(folder, sizeof(folder), "%s/job-XXXXXX", suite_folder());
     ck_assert_ptr_nonnull(mkdtemp(folder));

@@ -174,15 +174,14 @@ msdu_status mpi__watch_reachable(struct msdu_comm *comm, uint32_t lane, uint64_t
 static void compare(struct msdu_comm *comm, uint32_t lane, uint64_t sequence, uint32_t print,
                     int32_t rank)
 {
-    int32_t own = comm->host->rank;
-    if (comm->lanes[lane].prints[sequence % MPI__PRINTS] == print) {
+    uint32_t own = comm->lanes[lane].prints[sequence % MPI__PRINTS];
+    char text[MPI__TEXT_BYTES];
+    if (own == print) {
         return;
     }
-    (void)mpi__watch_fail(comm, MSDU_ERR_MISMATCH,
-                          "ranks %" PRId32 " and %" PRId32 " differ in operation %" PRIu64
-                          " of lane %" PRIu32
-                          " (kind, type or sizes; they may be in different steps)",
-                          rank < own ? rank : own, rank < own ? own : rank, sequence, lane);
+    msdu__differ_text((struct msdu__said){comm->host->rank, own}, (struct msdu__said){rank, print},
+                      sequence, lane, text, sizeof(text));
+    (void)mpi__watch_fail(comm, MSDU_ERR_MISMATCH, "%s", text);
 }
 
 static void hear_of_operation(struct msdu_comm *comm, const mpi__notice *notice)
@@ -238,7 +237,7 @@ static uint32_t mix(uint32_t hash, uint64_t value)
     return hash;
 }
 
-static uint32_t print_of(const struct msdu_comm *comm, const msdu_op *op)
+static uint32_t hash_of(const struct msdu_comm *comm, const msdu_op *op)
 {
     uint32_t hash = mix(2166136261U, (uint64_t)op->kind);
     if (op->kind == MSDU_OP_ALLREDUCE || op->kind == MSDU_OP_BROADCAST) {
@@ -249,6 +248,12 @@ static uint32_t print_of(const struct msdu_comm *comm, const msdu_op *op)
         hash = mix(hash, op->shares[rank]);
     }
     return hash;
+}
+
+static uint32_t print_of(const struct msdu_comm *comm, const msdu_op *op)
+{
+    uint32_t flag = (op->flags & MSDU_OP_MEETING) != 0 ? MSDU__PRINT_MEETING : 0;
+    return (hash_of(comm, op) & ~MSDU__PRINT_MEETING) | flag;
 }
 
 static bool tell_operation(struct msdu_comm *comm, const struct msdu_req *req, int32_t to)

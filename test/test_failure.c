@@ -55,9 +55,18 @@ static void hold(void *user, msdu_log_level level, const char *text)
     atomic_store(&r->was_back, atomic_load(&r->is_back));
 }
 
+static atomic_bool is_hasty; /* every look at the clock takes longer than the owner's patience */
+
+static uint64_t rig_clock(void *user)
+{
+    return atomic_load(&is_hasty) ? atomic_fetch_add(&fake.now_ns, 100000000000U)
+                                  : fake_clock(user);
+}
+
 static void rig_open(rig *r)
 {
     memset(r, 0, sizeof(*r));
+    atomic_store(&is_hasty, false);
     msdu_config config = MSDU_CONFIG_INIT;
     config.ranks = 2;
     config.rank = 0;
@@ -72,7 +81,7 @@ static void rig_open(rig *r)
     ck_assert_int_eq(msdu_create(&config, &r->ctx), MSDU_OK);
     r->p = &r->ctx->pipeline;
     r->p->backend = &fake_backend;
-    r->p->clock = fake_clock;
+    r->p->clock = rig_clock;
     r->parameter = calloc(ELEMENTS, sizeof(float));
     r->gradient = calloc(ELEMENTS, sizeof(float));
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
@@ -233,20 +242,13 @@ END_TEST
 
 /* --- waits that would never end --- */
 
-/* Every look at it takes longer than the owner's patience. */
-static uint64_t hasty_clock(void *user)
-{
-    (void)user;
-    return atomic_fetch_add(&fake.now_ns, 100000000000U);
-}
-
 /* Something busy that is never pushed: as if a wake-up, or an event, had been lost. */
 START_TEST(an_owner_that_waits_for_nothing_fails)
 {
     rig r;
     fake_reset();
     rig_open(&r);
-    r.p->clock = hasty_clock;
+    atomic_store(&is_hasty, true);
     atomic_fetch_add(&r.p->tensors[0].busy[1], 1);
     ck_assert_int_eq(msdu_tensor_wait(r.ctx, 0, MSDU_PARAMETER), MSDU_ERR_TIMEOUT);
     ck_assert_msg(strstr(msdu_last_error(), "tensor weight in step 0") != NULL, "%s",
@@ -276,7 +278,7 @@ START_TEST(an_owner_waits_while_anything_moves)
     pthread_t thread;
     fake_reset();
     rig_open(&r);
-    r.p->clock = hasty_clock;
+    atomic_store(&is_hasty, true);
     atomic_fetch_add(&r.p->tensors[0].busy[1], 1);
     ck_assert_int_eq(pthread_create(&thread, NULL, go_on, &r), 0);
     ck_assert_int_eq(msdu_tensor_wait(r.ctx, 0, MSDU_PARAMETER), MSDU_OK);

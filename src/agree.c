@@ -42,7 +42,10 @@ msdu_status msdu__agree_run(msdu__pipeline *p, msdu_op *op, uint32_t lane)
     msdu_req *req = NULL;
     struct timespec pause = {.tv_nsec = POLL_LEAST_NS};
     uint64_t began = msdu__pipeline_now(p);
-    msdu_status status = msdu__pipeline_start(p, op, lane, &req);
+    msdu_status status = msdu__pipeline_status(p); /* a pass or a copy before it may have failed */
+    if (status == MSDU_OK) {
+        status = msdu__pipeline_start(p, op, lane, &req);
+    }
     if (status != MSDU_OK) {
         return status;
     }
@@ -142,11 +145,11 @@ char *msdu__agree_describe(msdu__pipeline *p, bool has_values)
 {
     size_t settings = msdu__settings_describe(&p->settings, NULL, 0);
     size_t bytes = settings + LINE_BYTES + 2 * LINE_BYTES * (size_t)p->tensor_count;
-    char *text = malloc(bytes);
-    if (text == NULL) {
+    char *text = settings > 0 ? malloc(bytes) : NULL;
+    if (text == NULL || msdu__settings_describe(&p->settings, text, bytes) != settings) {
+        free(text);
         return NULL;
     }
-    msdu__settings_describe(&p->settings, text, bytes);
     char *at = text + strlen(text);
     at += snprintf(at, LINE_BYTES, "tensors %u\n", p->tensor_count);
     for (uint32_t i = 0; i < p->tensor_count; i++) {

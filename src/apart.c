@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accumulated domain: how far this rank's optimizer is from what all ranks have in common. */
-#include "pipeline.h"
+#include "guard.h"
 
 #include <stdlib.h>
 
@@ -92,11 +92,15 @@ static msdu_status check(msdu__pipeline *p, uint32_t id, const msdu_apart *out)
 
 msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id, msdu_apart *apart_out)
 {
-    if (ctx == NULL || apart_out == NULL) {
-        return msdu__fail(MSDU_ERR_INVALID, "ctx or apart_out is NULL");
+    msdu_status status = msdu__guard(ctx);
+    if (status == MSDU_OK && apart_out == NULL) {
+        status = msdu__fail(MSDU_ERR_INVALID, "apart_out is NULL");
+    }
+    if (status != MSDU_OK) {
+        return status;
     }
     msdu__pipeline *p = &ctx->pipeline;
-    msdu_status status = check(p, id, apart_out);
+    status = check(p, id, apart_out);
     if (status != MSDU_OK) {
         return status;
     }

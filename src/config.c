@@ -271,6 +271,7 @@ static msdu_status load_lines(msdu__loader *loader, const msdu_config *config)
         take_line(&state, line);
         line = strsep(&rest, "\n");
     }
+    explicit_bzero(copy, strlen(config->settings == NULL ? "" : config->settings));
     free(copy);
     return state.status;
 }
@@ -281,7 +282,7 @@ static msdu_status load_lines(msdu__loader *loader, const msdu_config *config)
 static msdu_status load_log(msdu__loader *loader, const msdu_config *config)
 {
     size_t index = msdu__setting_index("log_level");
-    const char *variable = getenv("MSDU_LOG");
+    const char *variable = secure_getenv("MSDU_LOG");
     msdu__log *log = loader->log;
     *log =
         (msdu__log){config->log, config->log_user, MSDU_LOG_WARN, msdu__settings_peek_rank(config)};
@@ -298,7 +299,7 @@ static msdu_status load_log(msdu__loader *loader, const msdu_config *config)
 static msdu_status load_path(msdu__loader *loader, const msdu_config *config)
 {
     size_t index = msdu__setting_index("config_file");
-    const char *variable = getenv("MSDU_CONFIG");
+    const char *variable = secure_getenv("MSDU_CONFIG");
     if (variable != NULL && variable[0] != '\0') {
         return msdu__setting_override(loader, index, variable, "MSDU_CONFIG");
     }
@@ -341,6 +342,9 @@ static msdu_status load_all(msdu__loader *loader, const msdu_config *config, boo
     }
     /* A trainer may run under a locale whose decimal point is a comma. */
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (plain == (locale_t)0) {
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for the locale that settings are read in");
+    }
     locale_t before = uselocale(plain);
     status = load_steps(loader, &copy);
     if (status == MSDU_OK && is_checked) {
@@ -362,6 +366,7 @@ msdu_status msdu__settings_load(const msdu_config *config, msdu__settings *setti
         log_out->rank = (int)settings.rank;
         *settings_out = settings;
     }
+    explicit_bzero(settings.secret, sizeof(settings.secret));
     return status;
 }
 
@@ -408,6 +413,9 @@ size_t msdu__settings_describe(const msdu__settings *settings, char *text, size_
     size_t used = 0;
     const msdu__setting *setting = NULL;
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (plain == (locale_t)0) {
+        return 0; /* no memory */
+    }
     locale_t before = uselocale(plain); /* ranks may run under different locales */
     for (size_t i = 0; (setting = msdu__setting_at(i)) != NULL; i++) {
         if ((setting->flags & MSDU__SETTING_AGREE) == 0) {

@@ -96,7 +96,7 @@ msdu_status msdu__settings_load(const msdu_config *config, msdu__settings *setti
 
 /*
  * Settings on which ranks must agree, as text, one "name value" a line, in table order; never the
- * secret. Writes at most bytes with the zero; returns the length needed without it.
+ * secret. Writes at most bytes with the zero; returns the length needed without it, 0: no memory.
  */
 size_t msdu__settings_describe(const msdu__settings *settings, char *text, size_t bytes);
 

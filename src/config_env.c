@@ -9,10 +9,11 @@
 
 #define PREFIX "MSDU_"
 
-/* An empty variable counts as unset, because shells and launchers clear them that way. */
+/* An empty variable counts as unset, because shells and launchers clear them that way. A program
+ * with more rights than its caller takes none: a backend may be the path of a library. */
 static const char *variable(const char *name)
 {
-    const char *value = getenv(name);
+    const char *value = secure_getenv(name);
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 

@@ -56,7 +56,7 @@ static const msdu__setting table[] = {
     STRING(backend, BACKEND, OWN, "gloo", "a name, or the path of a module", "collective backend"),
     STRING(job, JOB, AGREE, "msdu", ANY_TEXT, "job name, checked by the rendezvous"),
     STRING(secret, JOB_SECRET, SECRET, "", ANY_TEXT,
-           "shared secret, checked by the rendezvous, never logged"),
+           "shared secret, at least 16 random bytes; checked by the rendezvous, never logged"),
     STRING(rendezvous, RENDEZVOUS, OWN, "", "file:///DIR, tcp://HOST:PORT, redis://HOST:PORT",
            "where ranks meet; else MASTER_ADDR:MASTER_PORT"),
     STRING(interface, INTERFACE, OWN, "", "an interface, such as eth0",

@@ -73,6 +73,23 @@ static msdu__slicer_args slicer_args(const msdu__pipeline *p, uint64_t slice_byt
     };
 }
 
+/* The first tensor that takes more slices than there are numbers, by itself or with those before.
+ */
+static msdu_status too_many_slices(const msdu__pipeline *p, const msdu__slicer_args *args,
+                                   const msdu__slicer_tensor *list)
+{
+    uint32_t slices = 0;
+    uint32_t segments = 0;
+    uint32_t count = 1;
+    while (msdu__slicer_bounds(args, list, count, &slices, &segments)) {
+        count++;
+    }
+    return msdu__fail(MSDU_ERR_INVALID,
+                      "rank %d: up to tensor '%s' there are more than %u slices: setting "
+                      "slice_bytes is too small for so many elements",
+                      p->rank, p->tensors[count - 1].name, MSDU__SLICES_MOST);
+}
+
 /* Most slices that any cut of this context may have. */
 msdu_status msdu__cut_bound(msdu__pipeline *p, uint32_t *slices_out)
 {
@@ -88,9 +105,10 @@ msdu_status msdu__cut_bound(msdu__pipeline *p, uint32_t *slices_out)
         list[i] =
             (msdu__slicer_tensor){p->tensors[i].count, p->tensors[i].dtype, p->tensors[i].priority};
     }
-    msdu__slicer_bounds(&args, list, p->tensor_count, slices_out, &segments);
+    bool is_possible = msdu__slicer_bounds(&args, list, p->tensor_count, slices_out, &segments);
+    msdu_status status = is_possible ? MSDU_OK : too_many_slices(p, &args, list);
     free(list);
-    return MSDU_OK;
+    return status;
 }
 
 uint64_t msdu__start_bytes(const msdu__pipeline *p)
@@ -134,7 +152,7 @@ msdu_status msdu__cut_tensors(msdu__pipeline *p)
         list[i] =
             (msdu__slicer_tensor){p->tensors[i].count, p->tensors[i].dtype, p->tensors[i].priority};
     }
-    msdu__slicer_bounds(&args, list, p->tensor_count, &slices, &segments);
+    (void)msdu__slicer_bounds(&args, list, p->tensor_count, &slices, &segments); /* checked */
     p->slicing = (msdu__slicing){.slices = NULL};
     p->slicing.slices = msdu__start_block(p, slices * sizeof(msdu__slice));
     p->slicing.segments = msdu__start_block(p, segments * sizeof(msdu__segment));

@@ -140,8 +140,11 @@ static msdu_status compare_ranks(msdu__pipeline *p, meeting *out)
                                    .weight = p->weight,
                                    .held = holds_back(p) ? 1 : 0,
                                    .reached = p->is_absent ? p->reached : p->step};
-    msdu_op op = {
-        .kind = MSDU_OP_ALLGATHER, .send = &facts[p->rank], .recv = facts, .shares = shares};
+    msdu_op op = {.kind = MSDU_OP_ALLGATHER,
+                  .send = &facts[p->rank],
+                  .recv = facts,
+                  .shares = shares,
+                  .flags = MSDU_OP_MEETING};
     status = msdu__agree_run(p, &op, 0);
     *out = (meeting){.differs_in_model = false};
     for (int32_t i = 0; status == MSDU_OK && i < p->ranks; i++) {

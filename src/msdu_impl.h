@@ -3,9 +3,11 @@
 #ifndef MSDU_IMPL_H
 #define MSDU_IMPL_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <msdu/backend.h>
 #include <msdu/msdu.h>
@@ -39,6 +41,10 @@ void msdu__log_stderr(void *user, msdu_log_level level, const char *text);
 /* clock: a function pointer, so that tests can drive time by hand. */
 typedef uint64_t (*msdu__clock_fn)(void *user); /* nanoseconds, monotonic */
 uint64_t msdu__clock_monotonic(void *user);     /* log.c */
+/* The time in so many ns, for timed waits on a condition variable of msdu__cond_init(). */
+void msdu__clock_after(uint64_t ns, struct timespec *out);
+/* A condition variable whose timed waits go by the monotonic clock. */
+void msdu__cond_init(pthread_cond_t *cond);
 
 /* Bytes of one element. */
 static inline uint32_t msdu__dtype_bytes(int32_t dtype)

@@ -551,19 +551,24 @@ static uint64_t sleep_limit(msdu__pipeline *p, bool did)
 
 uint64_t msdu__pipeline_advance(void *user)
 {
+    static bool (*const parts[])(msdu__pipeline *) = {take_ready, start_first, test_slices,
+                                                      start_second, step_rounds};
     msdu__pipeline *p = user;
     bool did_any = false;
     bool did = true;
     while (did && atomic_load(&p->status) == MSDU_OK) {
         p->waits_for_device = false;
-        did = take_ready(p);
-        did |= start_first(p);
-        did |= test_slices(p);
-        did |= start_second(p);
-        did |= step_rounds(p);
+        did = false;
+        for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+            did |= atomic_load(&p->status) == MSDU_OK && parts[i](p);
+        }
+        if (did) {
+            atomic_fetch_add(&p->progress, 1);
+        }
         did_any |= did;
     }
     if (atomic_load(&p->status) != MSDU_OK) {
+        msdu__pipeline_end(p);
         return UINT64_MAX;
     }
     return sleep_limit(p, did_any);

@@ -234,6 +234,8 @@ typedef struct msdu__pipeline {
     msdu__tensor *tensors;
     void *tensor_names; /* a tree, to find names that are used twice */
     uint32_t tensor_count;
+    uint64_t tensor_bytes; /* of all, as doubles */
+    uint32_t forks;        /* of the process that made it; guard.h */
 
     /* built by start, and anew by retune.c */
     msdu__tuning tuning; /* in use; changes while nothing moves */
@@ -340,7 +342,10 @@ typedef struct msdu__pipeline {
     _Atomic uint64_t skipped;         /* 1 + that step; written after skip_text; 0: none */
     _Atomic int status;               /* first failure; written under lock */
     _Atomic uint32_t waiters;         /* owner waits on `changed` */
-    _Atomic bool is_sequential;       /* gradients are waited for one by one: the plan stays */
+    _Atomic uint64_t progress;        /* rises whenever the communication thread got on */
+    _Atomic bool is_still;            /* it has seen the failure and touches nothing any more */
+    bool has_aborted; /* the communication thread's; the owner's where that does not run */
+    _Atomic bool is_sequential; /* gradients are waited for one by one: the plan stays */
     _Atomic bool is_drained;
     _Atomic bool is_carried;
 } msdu__pipeline;
@@ -358,12 +363,17 @@ struct msdu_ctx {
 #define MSDU__COMMAND_STATE  0x08000000U /* once nothing moves, carry out state_call */
 #define MSDU__COMMAND_RECUT  0x04000000U /* once nothing moves, cut as tuning_next says */
 #define MSDU__COMMAND_VALUE  0x03ffffffU
+_Static_assert(MSDU__SLICES_MOST == MSDU__COMMAND_VALUE + 1, "a slice is no command");
 
 /* --- pipeline.c: the communication thread's side --- */
 /* One step of everything that can progress; returns as msdu__worker_fn. user: the pipeline. */
 uint64_t msdu__pipeline_advance(void *user);
-/* Record the first failure, end what is in flight, wake everybody. */
+/* Record the first failure and wake everybody. Thread: any; what is in flight is ended by
+ * msdu__pipeline_end(). */
 void msdu__pipeline_fail(msdu__pipeline *p, msdu_status status, const char *text);
+/* After a failure: end what is in flight, once. The communication thread, which then stands still;
+ * the owner where that does not run. So one thread at a time is inside the backend. */
+void msdu__pipeline_end(msdu__pipeline *p);
 uint64_t msdu__pipeline_now(const msdu__pipeline *p);
 /* Give a slice back to its tensors' users. */
 void msdu__pipeline_release(msdu__pipeline *p, uint32_t slice, msdu_what what);
@@ -486,6 +496,22 @@ bool msdu__retune_carry(msdu__pipeline *p);
 /* Cut anew, with all that belongs to an element; nothing may be captured. A failure is one of the
  * context. */
 msdu_status msdu__retune_cut(msdu__pipeline *p, msdu__tuning tuning);
+
+/* --- await.c: the owner's waits --- */
+typedef struct msdu__awaited {
+    bool (*is_there)(const msdu__pipeline *p, const struct msdu__awaited *self);
+    const char *what; /* for the text of a timeout, with name behind it if there is one */
+    const char *name;
+    const void *of; /* for is_there */
+    uint64_t count;
+    bool is_lent; /* the communication thread may use memory of the owner's meanwhile */
+} msdu__awaited;
+
+/* Block until it is there, or the context failed: by itself, if nothing moves for longer than any
+ * operation may take. Returns how long. */
+uint64_t msdu__await(msdu__pipeline *p, const msdu__awaited *a);
+/* After a failure: the communication thread touches nothing of the trainer's any more. */
+void msdu__await_stillness(msdu__pipeline *p);
 
 /* --- schedule.c: the owner's side of a step --- */
 /* End of a step: what is due, when the ranks meet next. */

@@ -31,12 +31,29 @@ void msdu__pipeline_fail(msdu__pipeline *p, msdu_status status, const char *text
     }
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
-    if (is_first) {
-        msdu__log_line(&p->log, MSDU_LOG_ERROR, "%s", text);
-        if (p->comm != NULL && MSDU_BACKEND_HAS(p->backend, abort)) {
-            p->backend->abort(p->comm, status, text);
-        }
+    if (!is_first) {
+        return;
     }
+    msdu__log_line(&p->log, MSDU_LOG_ERROR, "%s", text);
+    if (atomic_load(&p->worker.is_running)) {
+        msdu__worker_kick(&p->worker); /* the communication thread ends it */
+    } else {
+        msdu__pipeline_end(p);
+    }
+}
+
+void msdu__pipeline_end(msdu__pipeline *p)
+{
+    if (p->has_aborted) {
+        return;
+    }
+    p->has_aborted = true;
+    if (p->comm != NULL && MSDU_BACKEND_HAS(p->backend, abort)) {
+        /* the text was written before the status, and stays */
+        p->backend->abort(p->comm, (msdu_status)atomic_load(&p->status), p->failure);
+    }
+    atomic_store(&p->is_still, true);
+    msdu__pipeline_wake(p);
 }
 
 void msdu__pipeline_release(msdu__pipeline *p, uint32_t slice, msdu_what what)

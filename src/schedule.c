@@ -106,35 +106,30 @@ static bool is_busy(const msdu__tensor *t, uint32_t what)
            ((what & MSDU_PARAMETER) != 0 && atomic_load(&t->busy[1]) > 0);
 }
 
-/* The owner is about to wait on `changed`: counted before the lock, so that a thread that changes
- * something either sees the count or is seen. Returns when it began. */
-static uint64_t block_begin(msdu__pipeline *p)
+/* A wait for the network. */
+static void block(msdu__pipeline *p, const msdu__awaited *a)
 {
-    uint64_t began = msdu__pipeline_now(p);
-    atomic_fetch_add(&p->waiters, 1);
-    pthread_mutex_lock(&p->lock);
-    return began;
-}
-
-static void block_end(msdu__pipeline *p, uint64_t began)
-{
-    pthread_mutex_unlock(&p->lock);
-    atomic_fetch_sub(&p->waiters, 1);
-    uint64_t blocked = msdu__pipeline_now(p) - began;
+    uint64_t blocked = msdu__await(p, a);
     p->step_blocked_ns += blocked;
     atomic_fetch_add(&p->blocked_ns, blocked); /* at once: the next control message tells it */
 }
 
+static bool is_free(const msdu__pipeline *p, const msdu__awaited *a)
+{
+    (void)p;
+    return !is_busy(a->of, (uint32_t)a->count);
+}
+
 static void wait_for(msdu__pipeline *p, const msdu__tensor *t, uint32_t what)
 {
-    if (!is_busy(t, what)) {
-        return;
+    if (is_busy(t, what)) {
+        block(p, &(msdu__awaited){.is_there = is_free,
+                                  .what =
+                                      what == MSDU_GRADIENT ? "the gradient of tensor " : "tensor ",
+                                  .name = t->name,
+                                  .of = t,
+                                  .count = what});
     }
-    uint64_t began = block_begin(p);
-    while (is_busy(t, what) && atomic_load(&p->status) == MSDU_OK) {
-        pthread_cond_wait(&p->changed, &p->lock);
-    }
-    block_end(p, began);
 }
 
 /*
@@ -165,14 +160,14 @@ static msdu_status wait_until_free(msdu__pipeline *p, uint32_t id, uint32_t what
 {
     uint32_t first = id == MSDU_ALL_TENSORS ? 0 : id;
     uint32_t end = id == MSDU_ALL_TENSORS ? p->tensor_count : id + 1;
-    bool is_free = true;
+    bool are_free = true;
     for (uint32_t i = first; i < end; i++) {
         wait_for(p, &p->tensors[i], what);
-        is_free = is_free && !is_busy(&p->tensors[i], what);
+        are_free = are_free && !is_busy(&p->tensors[i], what);
     }
     /* Gradients of a complete round are good whatever failed since: an optimizer that began with
      * them may end its loop over tensors; the failure is the answer of msdu_step(). */
-    return what == MSDU_GRADIENT && is_free ? MSDU_OK : msdu__pipeline_status(p);
+    return what == MSDU_GRADIENT && are_free ? MSDU_OK : msdu__pipeline_status(p);
 }
 
 msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what)
@@ -318,6 +313,13 @@ static void apply_due(msdu__pipeline *p)
     }
 }
 
+static bool is_done(const msdu__pipeline *p, const msdu__awaited *a)
+{
+    const msdu__fragment *f = a->of;
+    (void)p;
+    return atomic_load(&f->done) >= a->count;
+}
+
 /* The decision of the round before the last armed one: known on every rank, or soon. */
 static void take_decision(msdu__pipeline *p, msdu__fragment *f)
 {
@@ -326,11 +328,8 @@ static void take_decision(msdu__pipeline *p, msdu__fragment *f)
     }
     uint64_t wanted = f->armed - 1;
     if (atomic_load(&f->done) < wanted) {
-        uint64_t began = block_begin(p);
-        while (atomic_load(&f->done) < wanted && atomic_load(&p->status) == MSDU_OK) {
-            pthread_cond_wait(&p->changed, &p->lock);
-        }
-        block_end(p, began);
+        block(p, &(msdu__awaited){
+                     .is_there = is_done, .what = "the end of a round", .of = f, .count = wanted});
     }
     f->interval = f->decisions[(wanted - 1) & 1].interval;
     f->wire = f->decisions[(wanted - 1) & 1].wire;
@@ -381,14 +380,20 @@ static void enter_local(msdu__pipeline *p)
     }
 }
 
+static bool is_heard(const msdu__pipeline *p, const msdu__awaited *a)
+{
+    const msdu__fragment *f = a->of;
+    (void)p;
+    return atomic_load(&f->heard) >= a->count;
+}
+
 bool msdu__schedule_hear(msdu__pipeline *p, const msdu__fragment *f, uint64_t round)
 {
     if (atomic_load(&f->heard) < round) {
-        uint64_t began = block_begin(p);
-        while (atomic_load(&f->heard) < round && atomic_load(&p->status) == MSDU_OK) {
-            pthread_cond_wait(&p->changed, &p->lock);
-        }
-        block_end(p, began);
+        block(p, &(msdu__awaited){.is_there = is_heard,
+                                  .what = "the control messages of a round",
+                                  .of = f,
+                                  .count = round});
     }
     return atomic_load(&p->status) == MSDU_OK;
 }
@@ -492,21 +497,24 @@ void msdu__schedule_start(msdu__pipeline *p)
     msdu__worker_kick(&p->worker);
 }
 
+static bool is_carried(const msdu__pipeline *p, const msdu__awaited *a)
+{
+    (void)a;
+    return atomic_load(&p->is_carried);
+}
+
+/* Returns, whatever happens, when the communication thread has let go of what it was given. */
 msdu_status msdu__schedule_carry(msdu__pipeline *p, uint32_t command)
 {
+    bool is_state = command == MSDU__COMMAND_STATE;
     atomic_store(&p->is_carried, false);
     push(p, command);
     msdu__worker_kick(&p->worker);
-    uint64_t began = msdu__pipeline_now(p);
-    atomic_fetch_add(&p->waiters, 1);
-    pthread_mutex_lock(&p->lock);
-    while (!atomic_load(&p->is_carried) && atomic_load(&p->status) == MSDU_OK) {
-        pthread_cond_wait(&p->changed, &p->lock);
-    }
-    pthread_mutex_unlock(&p->lock);
-    atomic_fetch_sub(&p->waiters, 1);
+    uint64_t spent =
+        msdu__await(p, &(msdu__awaited){.is_there = is_carried,
+                                        .what = is_state ? "its state" : "a change of its slices",
+                                        .is_lent = true});
     /* neither computing nor waiting for the network: the step begins that much later */
-    uint64_t spent = msdu__pipeline_now(p) - began;
     p->step_began_ns += spent;
     atomic_fetch_add(&p->step_start_ns, spent);
     return msdu__pipeline_status(p);
@@ -521,6 +529,12 @@ void msdu__schedule_resume(msdu__pipeline *p)
     msdu__worker_kick(&p->worker);
 }
 
+static bool is_drained(const msdu__pipeline *p, const msdu__awaited *a)
+{
+    (void)a;
+    return atomic_load(&p->is_drained);
+}
+
 msdu_status msdu__schedule_drain(msdu__pipeline *p)
 {
     for (uint32_t i = 0; i < p->fragment_count; i++) {
@@ -533,10 +547,6 @@ msdu_status msdu__schedule_drain(msdu__pipeline *p)
     for (uint32_t id = 0; id < p->tensor_count; id++) {
         wait_for(p, &p->tensors[id], MSDU_GRADIENT | MSDU_PARAMETER);
     }
-    uint64_t began = block_begin(p);
-    while (!atomic_load(&p->is_drained) && atomic_load(&p->status) == MSDU_OK) {
-        pthread_cond_wait(&p->changed, &p->lock);
-    }
-    block_end(p, began);
+    block(p, &(msdu__awaited){.is_there = is_drained, .what = "the end of what is under way"});
     return msdu__pipeline_status(p);
 }

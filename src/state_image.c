@@ -333,6 +333,15 @@ static bool fits_pending(const msdu__pipeline *p, const msdu__image *image,
            f->round_delay <= p->interval_args.delay_max && f->sync_step > f->apply_step;
 }
 
+/* What was decided goes into the rounds to come, whose slices have room for so late a mean. */
+static bool fits_delays(const msdu__pipeline *p, const msdu__image *image,
+                        const msdu__image_fragment *f)
+{
+    uint32_t most = p->interval_args.delay_max;
+    return image->decision.delay_steps <= most && f->delay_steps <= most &&
+           f->decisions[0].delay_steps <= most && f->decisions[1].delay_steps <= most;
+}
+
 const char *msdu__image_check(const msdu__pipeline *p, const msdu__image *image)
 {
     if (!fits_domain(p, image)) {
@@ -346,6 +355,9 @@ const char *msdu__image_check(const msdu__pipeline *p, const msdu__image *image)
         const msdu__image_fragment *f = &image->fragments[i];
         if (!is_listed(image, i) || (f->is_pending && !fits_pending(p, image, f))) {
             return "waiting mean";
+        }
+        if (!fits_delays(p, image, f)) {
+            return "delay";
         }
         if (i < used && (f->sync_step < image->step || f->sync_step < f->from_step)) {
             return "meeting";

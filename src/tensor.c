@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors of a context: what the trainer adds, and where their memory is from step to step. */
-#include "pipeline.h"
+#include "guard.h"
 
 #include <search.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #define NAME_BYTES  256
 #define TENSORS_MAX 1000000U
+#define BYTES_MAX   (UINT64_C(1) << 56) /* of all tensors as doubles: no sum of sizes wraps */
 
 static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d)
 {
@@ -19,6 +20,14 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
     if (d->count == 0 || d->dtype < MSDU_FLOAT32 || d->dtype > MSDU_BFLOAT16) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': count %llu or dtype %d out of range",
                           d->name, (unsigned long long)d->count, d->dtype);
+    }
+    if (d->count > (BYTES_MAX - p->tensor_bytes) / sizeof(double)) {
+        return msdu__fail(
+            MSDU_ERR_INVALID,
+            "tensor '%s': count %llu is too large: all tensors together may have %llu "
+            "elements",
+            d->name, (unsigned long long)d->count,
+            (unsigned long long)(BYTES_MAX / sizeof(double)));
     }
     if (d->role == MSDU_ROLE_MODEL && d->parameter == NULL && d->gradient == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': needs parameter or gradient", d->name);
@@ -122,12 +131,16 @@ static bool grow_tensors(msdu__pipeline *p)
 
 msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_t *id_out)
 {
-    if (ctx == NULL || desc == NULL) {
-        return msdu__fail(MSDU_ERR_INVALID, "ctx or desc is NULL");
+    msdu_status status = msdu__guard(ctx);
+    if (status == MSDU_OK && desc == NULL) {
+        status = msdu__fail(MSDU_ERR_INVALID, "desc is NULL");
+    }
+    if (status != MSDU_OK) {
+        return status;
     }
     msdu__pipeline *p = &ctx->pipeline;
     msdu_tensor_desc d;
-    msdu_status status = copy_desc(desc, &d);
+    status = copy_desc(desc, &d);
     if (status == MSDU_OK && (p->is_started || p->tensor_count == TENSORS_MAX)) {
         status = msdu__fail(MSDU_ERR_STATE, "tensors are added before msdu_start()");
     }
@@ -158,6 +171,7 @@ msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_
     if (id_out != NULL) {
         *id_out = p->tensor_count;
     }
+    p->tensor_bytes += d.count * sizeof(double);
     p->tensor_count++;
     return MSDU_OK;
 }
@@ -186,8 +200,9 @@ static msdu_status check_move(const msdu__pipeline *p, const msdu__tensor *t, ms
 
 msdu_status msdu_tensor_set(msdu_ctx *ctx, uint32_t id, msdu_what what, void *data)
 {
-    if (ctx == NULL) {
-        return msdu__fail(MSDU_ERR_INVALID, "ctx is NULL");
+    msdu_status status = msdu__guard(ctx);
+    if (status != MSDU_OK) {
+        return status;
     }
     msdu__pipeline *p = &ctx->pipeline;
     if (id >= p->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
@@ -195,7 +210,7 @@ msdu_status msdu_tensor_set(msdu_ctx *ctx, uint32_t id, msdu_what what, void *da
                           p->rank, id, (int)what);
     }
     msdu__tensor *t = &p->tensors[id];
-    msdu_status status = check_move(p, t, what, data);
+    status = check_move(p, t, what, data);
     if (status == MSDU_OK) {
         /* plain stores: the communication thread reads them only of memory that was handed over */
         *(what == MSDU_GRADIENT ? &t->gradient : &t->parameter) = data;

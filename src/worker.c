@@ -3,18 +3,9 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
-
-#define NS_PER_S 1000000000ULL
-
-static void deadline_after(uint64_t ns, struct timespec *out)
-{
-    clock_gettime(CLOCK_MONOTONIC, out);
-    uint64_t total = (uint64_t)out->tv_nsec + ns % NS_PER_S;
-    out->tv_sec += (time_t)(ns / NS_PER_S + total / NS_PER_S);
-    out->tv_nsec = (long)(total % NS_PER_S);
-}
 
 static void sleep_until_kicked(msdu__worker *worker, uint64_t limit_ns)
 {
@@ -23,7 +14,7 @@ static void sleep_until_kicked(msdu__worker *worker, uint64_t limit_ns)
     /* seq_cst on both flags: either kick() sees us asleep, or we see its kick */
     atomic_store(&worker->is_asleep, true);
     if (limit_ns != UINT64_MAX) {
-        deadline_after(limit_ns, &deadline);
+        msdu__clock_after(limit_ns, &deadline);
     }
     while (!atomic_load(&worker->is_kicked)) {
         if (limit_ns == UINT64_MAX) {
@@ -55,28 +46,37 @@ static void *worker_main(void *argument)
 
 void msdu__worker_init(msdu__worker *worker, msdu__worker_fn step, void *user)
 {
-    pthread_condattr_t attributes;
     worker->step = step;
     worker->user = user;
-    worker->is_running = false;
+    atomic_init(&worker->is_running, false);
     atomic_init(&worker->is_kicked, false);
     atomic_init(&worker->is_asleep, false);
     atomic_init(&worker->is_stopping, false);
     pthread_mutex_init(&worker->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&worker->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    msdu__cond_init(&worker->wake);
+}
+
+/* All signals are left to the trainer's threads. */
+static int create_thread(msdu__worker *worker)
+{
+    sigset_t all;
+    sigset_t before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
 }
 
 msdu_status msdu__worker_start(msdu__worker *worker)
 {
-    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    atomic_store(&worker->is_running, true);
+    int error = create_thread(worker);
     if (error != 0) {
+        atomic_store(&worker->is_running, false);
         return msdu__fail(MSDU_ERR_NO_MEMORY, "cannot start the communication thread: %s",
                           strerror(error));
     }
-    worker->is_running = true;
     return MSDU_OK;
 }
 
@@ -93,13 +93,13 @@ void msdu__worker_kick(msdu__worker *worker)
 
 void msdu__worker_stop(msdu__worker *worker)
 {
-    if (!worker->is_running) {
+    if (!atomic_load(&worker->is_running)) {
         return;
     }
     atomic_store(&worker->is_stopping, true);
     msdu__worker_kick(worker);
     pthread_join(worker->thread, NULL);
-    worker->is_running = false;
+    atomic_store(&worker->is_running, false);
 }
 
 void msdu__worker_free(msdu__worker *worker)

@@ -23,7 +23,7 @@ typedef struct msdu__worker {
     _Atomic bool is_kicked;
     _Atomic bool is_asleep;
     _Atomic bool is_stopping;
-    bool is_running;
+    _Atomic bool is_running; /* from start() to stop() */
     msdu__worker_fn step;
     void *user;
 } msdu__worker;

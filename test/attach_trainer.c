@@ -23,7 +23,8 @@
  *   spike     gradients of one step are infinite on the last rank and huge on rank 0; before every
  *             update they are looked at, as where a loss is scaled, and such a step is left out
  *   unseen    the same, and nobody looks
- *   differ    the last rank reduces an element less in the middle; dies: it is killed there
+ *   differ    the last rank reduces an element less in the middle; dies: it is killed there;
+ *             leaves: it ends there, in peace
  *   local=H   parameter averaging every H steps by hand, from step W (learned=W) on, no gradients
  *             reduced after it: what the library is compared with
  *   steps=N   learned=W   h=H   at=N, of change alone: grown=N
@@ -51,7 +52,8 @@
 
 typedef struct trainer {
     bool is_overlap, is_some, is_any, is_test, is_moving, is_apart, is_double, is_same, is_adam;
-    bool is_changing, is_equal, is_decaying, is_meeting, is_forking, is_differing, is_dying;
+    bool is_changing, is_equal, is_decaying, is_meeting, is_forking, is_differing, is_dying,
+        is_leaving;
     bool is_freezing, is_thawing, is_frozen, is_large, is_reordering, is_resizing, is_nesterov;
     bool is_changed; /* what is to change has */
     bool is_persistent;
@@ -240,6 +242,10 @@ static void trouble(trainer *t, int step)
     if (t->rank == t->ranks - 1 && step == t->steps / 2) {
         if (t->is_dying) {
             (void)raise(SIGKILL);
+        }
+        if (t->is_leaving) {
+            (void)MPI_Finalize();
+            exit(EXIT_SUCCESS);
         }
         t->count[1] -= t->is_differing ? 1 : 0;
     }
@@ -481,6 +487,7 @@ int main(int argc, char **argv)
     t.is_forking = has_word(argc, argv, "forks");
     t.is_differing = has_word(argc, argv, "differ");
     t.is_dying = has_word(argc, argv, "dies");
+    t.is_leaving = has_word(argc, argv, "leaves");
     t.steps = number(argc, argv, "steps", 60);
     t.at = number(argc, argv, "at", t.steps / 2);
     t.grown = number(argc, argv, "grown", t.at);

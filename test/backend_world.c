@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs one function on every rank of a job: threads, forked processes, or mpirun's processes. */
 #include "backend_world.h"
+#include "suite.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -300,7 +301,7 @@ static _Noreturn void exec_mpirun(const struct world *world, const char *path)
 
 static void run_mpi(struct world *world, const char *folder)
 {
-    char path[64];
+    char path[192];
     (void)snprintf(path, sizeof(path), "%s/job", folder);
     struct job_file *job = job_file_map(path);
     ck_assert_ptr_nonnull(job);
@@ -327,8 +328,9 @@ static void run_mpi(struct world *world, const char *folder)
 void world_run(struct world *world)
 {
     static int jobs;
-    char folder[] = "/tmp/msdu_test_XXXXXX";
+    char folder[112];
     ck_assert_int_eq(msdu__backend_find(backend_name(), &world->backend), MSDU_OK);
+    (void)snprintf(folder, sizeof(folder), "%s/job-XXXXXX", suite_folder());
     ck_assert_ptr_nonnull(mkdtemp(folder));
     (void)snprintf(world->job, sizeof(world->job), "test %ld.%d", (long)getpid(), jobs++);
     (void)snprintf(world->rendezvous, sizeof(world->rendezvous), "file://%s", folder);
@@ -361,4 +363,5 @@ void world_run(struct world *world)
     if (world->victim != 0) {
         ck_assert_int_eq(rmdir(folder), 0);
     }
+    suite_remove(folder);
 }

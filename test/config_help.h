@@ -23,8 +23,8 @@ static inline void keep_line(void *user, msdu_log_level level, const char *text)
 
 static const char *ini_path(void)
 {
-    static char path[64];
-    snprintf(path, sizeof(path), "/tmp/test_config_%ld.ini", (long)getpid());
+    static char path[160];
+    snprintf(path, sizeof(path), "%s/config-%ld.ini", suite_folder(), (long)getpid());
     return path;
 }
 

@@ -17,7 +17,7 @@ fake_state fake;
 
 void fake_reset(void)
 {
-    memset(&fake, 0, sizeof(fake));
+    memset(&fake, 0, sizeof(fake)); /* nobody is inside */
     fake.random = 0x2545f4914f6cdd1dU;
     fake.fail_status = MSDU_ERR_BACKEND;
     atomic_store(&fake.now_ns, 1000000000U);
@@ -66,6 +66,19 @@ static void fake_close(msdu_comm *comm)
     free(comm);
 }
 
+/* One thread at a time is inside a backend. */
+static void enter(void)
+{
+    if (atomic_fetch_add(&fake.inside, 1) != 0) {
+        atomic_fetch_add(&fake.overlaps, 1);
+    }
+}
+
+static void leave(void)
+{
+    atomic_fetch_sub(&fake.inside, 1);
+}
+
 static msdu_status fail_at(const fake_comm *comm, const char *what, uint64_t count)
 {
     char text[64];
@@ -73,7 +86,7 @@ static msdu_status fail_at(const fake_comm *comm, const char *what, uint64_t cou
     return comm->host->fail(fake.fail_status, text);
 }
 
-static msdu_status fake_start(msdu_comm *handle, const msdu_op *op, msdu_req **req_out)
+static msdu_status start_op(msdu_comm *handle, const msdu_op *op, msdu_req **req_out)
 {
     fake_comm *comm = fake_of(handle);
     uint32_t at = 0;
@@ -93,6 +106,14 @@ static msdu_status fake_start(msdu_comm *handle, const msdu_op *op, msdu_req **r
         fake.in_flight > fake.in_flight_most ? fake.in_flight : fake.in_flight_most;
     *req_out = &comm->requests[at];
     return MSDU_OK;
+}
+
+static msdu_status fake_start(msdu_comm *comm, const msdu_op *op, msdu_req **req_out)
+{
+    enter();
+    msdu_status status = start_op(comm, op, req_out);
+    leave();
+    return status;
 }
 
 static void sum(const msdu_op *op, int32_t ranks)
@@ -136,7 +157,7 @@ static void move(const fake_comm *comm, const msdu_op *op)
     }
 }
 
-static msdu_status fake_test(msdu_comm *handle, msdu_req *req)
+static msdu_status test_op(msdu_comm *handle, msdu_req *req)
 {
     fake_comm *comm = fake_of(handle);
     atomic_fetch_add(&fake.now_ns, fake.test_ns);
@@ -156,12 +177,26 @@ static msdu_status fake_test(msdu_comm *handle, msdu_req *req)
     return MSDU_OK;
 }
 
+static msdu_status fake_test(msdu_comm *comm, msdu_req *req)
+{
+    const struct timespec pause = {.tv_nsec = 100000};
+    enter();
+    msdu_status status = test_op(comm, req);
+    while (atomic_load(&fake.dwells)) {
+        (void)nanosleep(&pause, NULL);
+    }
+    leave();
+    return status;
+}
+
 static void fake_abort(msdu_comm *comm, msdu_status status, const char *why)
 {
     (void)comm;
     (void)why;
+    enter();
     fake.abort_status = status;
     fake.aborts++;
+    leave();
 }
 
 const msdu_backend fake_backend = {

@@ -20,6 +20,7 @@ typedef struct fake_state {
     uint64_t polls_most; /* a request ends at its 1st .. n-th test, by chance; 0: at the first */
     bool is_stuck[MSDU_OP_BROADCAST + 1]; /* operations of this kind never end */
     uint64_t test_ns;                     /* how far a test moves the clock */
+    atomic_bool dwells;                   /* calls of test() do not return before this is false */
     uint64_t random;
     /* counted */
     uint64_t starts;
@@ -30,6 +31,8 @@ typedef struct fake_state {
     uint64_t aborts;
     msdu_status abort_status;
     uint64_t closes;
+    atomic_int inside;   /* calls under way */
+    atomic_int overlaps; /* calls that came while another was under way */
     _Atomic uint64_t now_ns;
 } fake_state;
 

@@ -2,6 +2,7 @@
 /* A job whose ranks are threads that share a hub, with its log, and connections that do not belong.
  */
 #include "hub_fixture.h"
+#include "suite.h"
 
 #include <arpa/inet.h>
 #include <check.h>
@@ -82,7 +83,7 @@ void job_make(struct job *job, int32_t ranks)
     memset(job, 0, sizeof(*job));
     log_lines[0] = '\0';
     job->ranks = ranks;
-    (void)snprintf(job->folder, sizeof(job->folder), "/tmp/msdu_hub_XXXXXX");
+    (void)snprintf(job->folder, sizeof(job->folder), "%s/hub-XXXXXX", suite_folder());
     ck_assert_ptr_nonnull(mkdtemp(job->folder));
     (void)snprintf(job->url, sizeof(job->url), "file://%s", job->folder);
     for (int32_t rank = 0; rank < ranks; rank++) {

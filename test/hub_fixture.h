@@ -23,7 +23,7 @@ struct member {
 
 struct job {
     int32_t ranks;
-    char folder[64];
+    char folder[112];
     char url[160];
     struct member members[JOB_RANKS_MAX];
 };

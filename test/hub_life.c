@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hub once ranks were admitted: missing, lost, aborting and lagging ones. */
+#include "backend/hub_net.h"
 #include "hub_fixture.h"
 
 #include <check.h>
@@ -60,7 +61,7 @@ END_TEST
 
 /* What a rank says of itself when the hub asks. */
 struct state {
-    bool is_stalled;
+    enum { BUSY, STALLED, SLOW } waits; /* SLOW: long, but within the deadline */
     uint64_t started;
     uint32_t print;
 };
@@ -69,10 +70,10 @@ static bool state_is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out,
                              uint64_t *sequence_out)
 {
     const struct state *state = user;
-    (void)now_ns;
+    bool is_asked_ahead = now_ns > msdu__net_now() + UINT64_C(5000000000);
     *lane_out = 1;
     *sequence_out = 17;
-    return state->is_stalled;
+    return state->waits == STALLED || (state->waits == SLOW && is_asked_ahead);
 }
 
 static uint64_t state_progress(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out)
@@ -92,20 +93,53 @@ static const struct {
     msdu_status status;
     const char *text;
 } stalls[] = {
-    {{{true, 18, 5}, {true, 18, 5}, {false, 17, 0}},
+    {{{STALLED, 18, 5}, {STALLED, 18, 5}, {BUSY, 17, 0}},
      MSDU_ERR_TIMEOUT,
      "rank 2 did not reach operation 17 of lane 1 within 20 s"},
-    {{{false, 3, 0}, {true, 18, 5}, {false, 2, 0}},
+    {{{BUSY, 3, 0}, {STALLED, 18, 5}, {BUSY, 2, 0}},
      MSDU_ERR_TIMEOUT,
      "ranks 0, 2 did not reach operation 17 of lane 1"},
-    {{{true, 18, 5}, {true, 20, 6}, {true, 18, 5}},
+    {{{STALLED, 18, 4}, {STALLED, 20, 6}, {STALLED, 18, 4}},
      MSDU_ERR_MISMATCH,
      "ranks 0 and 1 differ in operation 17 of lane 1 (kind, type or sizes; they may be in "
      "different steps)"},
-    {{{true, 18, 5}, {true, 20, 0}, {true, 18, 5}},
+    {{{SLOW, 18, 4}, {BUSY, 17, 0}, {SLOW, 18, 5}},
+     MSDU_ERR_MISMATCH,
+     "ranks 0 and 2 differ in operation 17 of lane 1: rank 2 ended its steps (msdu_finish, "
+     "msdu_synchronize or msdu_join), rank 0 trains on"},
+    {{{STALLED, 18, 5}, {STALLED, 20, 0}, {STALLED, 18, 5}},
      MSDU_ERR_TIMEOUT,
      "operation 17 of lane 1 did not end within 20 s although all ranks started it"},
 };
+
+static void open_watched(struct job *job, struct state states[3], msdu__hub_watch watches[3])
+{
+    job_make(job, 3);
+    job_open(job);
+    for (int rank = 0; rank < 3; rank++) {
+        watches[rank] = (msdu__hub_watch){.user = &states[rank],
+                                          .is_stalled = state_is_stalled,
+                                          .progress = state_progress,
+                                          .failed = state_failed};
+        msdu__hub_watch_set(job->members[rank].hub, &watches[rank]);
+    }
+}
+
+/* A rank that is only slow: those who wonder hear nothing until the deadline. */
+START_TEST(a_slow_rank_is_waited_for)
+{
+    struct job job;
+    char text[MSDU__HUB_TEXT_BYTES];
+    struct state states[3] = {{SLOW, 18, 4}, {BUSY, 17, 0}, {SLOW, 18, 4}};
+    msdu__hub_watch watches[3];
+    open_watched(&job, states, watches);
+    ck_assert_int_eq(msdu__hub_verdict(job.members[0].hub, UINT64_C(2500000000), text), MSDU_OK);
+    for (int rank = 0; rank < 3; rank++) {
+        msdu__hub_watch_set(job.members[rank].hub, NULL);
+    }
+    job_close(&job);
+}
+END_TEST
 
 START_TEST(stall_names_the_ranks_behind)
 {
@@ -113,15 +147,7 @@ START_TEST(stall_names_the_ranks_behind)
     struct state states[3];
     msdu__hub_watch watches[3];
     memcpy(states, stalls[_i].states, sizeof(states));
-    job_make(&job, 3);
-    job_open(&job);
-    for (int rank = 0; rank < 3; rank++) {
-        watches[rank] = (msdu__hub_watch){.user = &states[rank],
-                                          .is_stalled = state_is_stalled,
-                                          .progress = state_progress,
-                                          .failed = state_failed};
-        msdu__hub_watch_set(job.members[rank].hub, &watches[rank]);
-    }
+    open_watched(&job, states, watches);
     for (int rank = 0; rank < 3; rank++) {
         expect_verdict(&job.members[rank], stalls[_i].status, stalls[_i].text);
     }
@@ -136,6 +162,7 @@ TCase *hub_life(void)
     tcase_add_test(life, missing_ranks_are_named_to_all_who_came);
     tcase_add_loop_test(life, lost_rank_is_named_to_all_others, 0, 4);
     tcase_add_test(life, abort_tells_its_cause_to_all);
+    tcase_add_test(life, a_slow_rank_is_waited_for);
     tcase_add_loop_test(life, stall_names_the_ranks_behind, 0,
                         (int)(sizeof(stalls) / sizeof(stalls[0])));
     return life;

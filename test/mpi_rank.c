@@ -5,6 +5,7 @@
  *   ours     the backend initializes MPI and ends it when the process exits
  *   single   MPI_Init() by the trainer: one clear error
  *   late     the last rank never joins: the others see the deadline
+ *   early    the last rank finishes and ends MPI while the others train on: they are told its name
  */
 #include <msdu/msdu.h>
 
@@ -129,18 +130,63 @@ static void late(void)
     (void)MPI_Abort(MPI_COMM_WORLD, 0);
 }
 
+static msdu_status take_step(msdu_ctx *ctx, float *gradient)
+{
+    msdu_status status = msdu_tensor_ready(ctx, 0, MSDU_GRADIENT);
+    gradient[0] = 1;
+    if (status == MSDU_OK) {
+        status = msdu_tensor_wait(ctx, 0, MSDU_GRADIENT);
+    }
+    return status == MSDU_OK ? msdu_step(ctx) : status;
+}
+
+/* The deadline is far beyond what a test may take: nobody may have to wait for it. */
+static void early(void)
+{
+    static float gradient[COUNT];
+    char name[32];
+    int level = 0;
+    int rank = 0;
+    int ranks = 0;
+    REQUIRE(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) == MPI_SUCCESS);
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    (void)MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    msdu_ctx *ctx = context(gradient, 3600000);
+    REQUIRE(msdu_start(ctx) == MSDU_OK);
+    msdu_status status = MSDU_OK;
+    for (int step = 0; status == MSDU_OK && step < (rank < ranks - 1 ? 2 * STEPS : STEPS); step++) {
+        status = take_step(ctx, gradient);
+    }
+    if (status == MSDU_OK) {
+        status = msdu_finish(ctx);
+    }
+    (void)snprintf(name, sizeof(name), "rank %d", ranks - 1);
+    (void)fprintf(stderr, "rank %d: %s: %s\n", rank, msdu_status_name(status), msdu_last_error());
+    REQUIRE(rank == ranks - 1
+                ? status == MSDU_OK
+                : status == MSDU_ERR_PEER_LOST && strstr(msdu_last_error(), name) != NULL);
+    msdu_destroy(ctx);
+    REQUIRE(MPI_Barrier(MPI_COMM_WORLD) == MPI_SUCCESS);
+    if (rank == 0) { /* all ranks came as far as this */
+        (void)puts("early: passed");
+        (void)fflush(stdout);
+    }
+    (void)MPI_Finalize();
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"given", given}, {"ours", ours}, {"single", single}, {"late", late}};
+    } modes[] = {
+        {"given", given}, {"ours", ours}, {"single", single}, {"late", late}, {"early", early}};
     for (size_t i = 0; argc == 2 && i < sizeof(modes) / sizeof(modes[0]); i++) {
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();
             return 0;
         }
     }
-    (void)fprintf(stderr, "usage: mpi_rank given|ours|single|late\n");
+    (void)fprintf(stderr, "usage: mpi_rank given|ours|single|late|early\n");
     return 2;
 }

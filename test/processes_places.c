@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Places that jobs of test processes need: programs, modules, a port. */
 #include "processes.h"
+#include "suite.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-static char base[] = "/tmp/msdu-test-XXXXXX"; /* of this program's jobs */
-static pid_t base_owner;
 
 void job_beside(const char *name, char path_out[PATH_MAX])
 {
@@ -37,50 +34,13 @@ void job_module_folder(char path_out[PATH_MAX])
 
 void job_remove_folder(const char *folder)
 {
-    char path[2 * PATH_MAX];
-    DIR *dir = opendir(folder);
-    const struct dirent *entry = NULL;
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        (void)snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
-        (void)unlink(path);
-    }
-    if (dir != NULL) {
-        (void)closedir(dir);
-    }
-    (void)rmdir(folder);
-}
-
-/* Folders of tests that failed are still there: Check's child leaves at once. */
-static void remove_base(void)
-{
-    char path[sizeof(base) + NAME_MAX + 1];
-    const struct dirent *entry = NULL;
-    DIR *dir = getpid() == base_owner ? opendir(base) : NULL;
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        (void)snprintf(path, sizeof(path), "%s/%s", base, entry->d_name);
-        if (entry->d_name[0] != '.') {
-            job_remove_folder(path);
-        }
-    }
-    if (dir != NULL) {
-        (void)closedir(dir);
-        (void)rmdir(base);
-    }
+    suite_remove(folder);
 }
 
 bool job_make_folder(char path_out[PATH_MAX])
 {
-    (void)snprintf(path_out, PATH_MAX, "%s/XXXXXX", base);
+    (void)snprintf(path_out, PATH_MAX, "%s/job-XXXXXX", suite_folder());
     return mkdtemp(path_out) != NULL;
-}
-
-static void make_base(void)
-{
-    if (mkdtemp(base) == NULL || atexit(remove_base) != 0) {
-        perror(base);
-        abort();
-    }
-    base_owner = getpid();
 }
 
 bool job_is_possible(void)
@@ -90,7 +50,6 @@ bool job_is_possible(void)
     job_module_folder(folder);
     (void)snprintf(path, sizeof(path), "%s/libmsdu_gloo.so", folder);
     if (access(path, R_OK) == 0) {
-        make_base();
         return true;
     }
     printf("skipped: no backend module %s (option MSDU_WITH_GLOO)\n", path);

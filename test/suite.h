@@ -5,8 +5,13 @@
 
 #include <check.h>
 
-/* Run a suite and release it; what main() returns. */
+/* Run a suite and release it; what main() returns. Fails if tests left anything in the folder,
+ * which is removed whatever becomes of them. */
 int suite_run(Suite *suite);
+/* Where this program's tests make files and folders; NULL outside suite_run(). */
+const char *suite_folder(void);
+/* Remove a file, or a folder with all in it. */
+void suite_remove(const char *path);
 /* A new case of a suite, with its longest time and what runs before and after each test or NULL. */
 TCase *suite_case(Suite *suite, const char *name, double limit_s, SFun before, SFun after);
 

@@ -395,6 +395,13 @@ class Hostile(Case):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("rank 3: a reduction of 699 elements came where another was", done.stderr)
 
+    def test_rank_that_ends_early_is_named_at_once(self) -> None:
+        # Nobody may have to wait for the deadline. Exact: else the others may be in a sum that is
+        # passed through, where they wait in MPI as they would without the library.
+        done = attached("leaves", MSDU_DEADLINE_MS="3600000", MSDU_DOMAIN="gradient")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("rank 3 was lost (it finished and left the group", done.stderr)
+
     def test_killed_rank_ends_the_job(self) -> None:
         for settings in ({}, {"MSDU_INTERVAL_STEPS": "7", **SGD}):
             done = attached("dies", **settings)

@@ -213,20 +213,20 @@ START_TEST(destroy_in_the_middle_is_a_lost_rank)
 }
 END_TEST
 
-/* One rank ends after fewer steps: its final average meets the others' training. */
+/* One rank ends after fewer steps: its final average meets the others' training. Nobody waits for
+ * the deadline, which is longer than this test may take. */
 START_TEST(fewer_steps_on_one_rank_end_everywhere)
 {
     job *j = new_job("parameter", "backward");
-    job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=%d", DEADLINE_MS);
+    job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=3600000");
     lose_rank(j, 1, "leave", 6, "parameter");
     for (int i = 0; i < j->count; i++) {
         const char *status = job_value(j, i, i, "status");
         const char *error = job_value(j, i, i, "error");
-        bool is_told =
-            strcmp(status, "MSDU_ERR_MISMATCH") == 0 || strcmp(status, "MSDU_ERR_TIMEOUT") == 0;
         ck_assert(job_exited(j, i, 0));
-        ck_assert_msg(is_told && strstr(error, "rank") != NULL, "rank %d: %s: %s", i, status,
-                      error);
+        ck_assert_msg(strcmp(status, "MSDU_ERR_MISMATCH") == 0 &&
+                          strstr(error, "rank 1 ended its steps") != NULL,
+                      "rank %d: %s: %s", i, status, error);
         ck_assert_str_eq(job_value(j, i, i, "lines"), "1");
         ck_assert_str_eq(job_value(j, i, i, "again"), "same");
         ck_assert_str_eq(job_value(j, i, i, "params"), "kept");

@@ -15,12 +15,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char path[64];
+static char path[160];
 static char content[1 << 20];
 
 static void make_path(void)
 {
-    snprintf(path, sizeof(path), "/tmp/test_observe_%ld", (long)getpid());
+    snprintf(path, sizeof(path), "%s/observe-%ld", suite_folder(), (long)getpid());
     unlink(path);
 }
 
@@ -203,7 +203,7 @@ END_TEST
 START_TEST(metrics_replace_the_file_and_leave_no_part_behind)
 {
     msdu_summary s = example_summary();
-    char part[128];
+    char part[256];
     ck_assert_int_eq(msdu__metrics_write(path, &s), MSDU_OK);
     s.steps = 2000;
     s.drift = nan("");
@@ -227,7 +227,7 @@ END_TEST
 START_TEST(a_full_disk_under_the_metrics_is_reported)
 {
     msdu_summary s = example_summary();
-    char part[128];
+    char part[256];
     snprintf(part, sizeof(part), "%s.%ld.part", path, (long)getpid());
     ck_assert_int_eq(symlink("/dev/full", part), 0); /* the file beside: always full */
     ck_assert_int_eq(msdu__metrics_write(path, &s), MSDU_ERR_IO);

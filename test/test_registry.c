@@ -16,13 +16,13 @@
 
 /* A folder with one file in it that is not a module. */
 struct place {
-    char folder[64];
+    char folder[160];
     char file[PATH_BYTES];
 };
 
 static void place_make(struct place *place, const char *name)
 {
-    (void)snprintf(place->folder, sizeof(place->folder), "/tmp/msdu_registry_XXXXXX");
+    (void)snprintf(place->folder, sizeof(place->folder), "%s/registry-XXXXXX", suite_folder());
     ck_assert_ptr_nonnull(mkdtemp(place->folder));
     (void)snprintf(place->file, sizeof(place->file), "%s/%s", place->folder, name);
     FILE *file = fopen(place->file, "w");

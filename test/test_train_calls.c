@@ -130,13 +130,14 @@ START_TEST(bad_tensors_are_refused)
     good.parameter = memory[0];
     good.gradient = memory[1];
     good.count = 8;
-    msdu_tensor_desc bad[10];
-    static const char *const words[10] = {"name",  "name",    "count", "dtype", "dtype",
-                                          "needs", "aligned", "role",  "role",  "role"};
+    msdu_tensor_desc bad[12];
+    static const char *const words[12] = {"name",  "name",  "count",     "dtype",
+                                          "dtype", "needs", "aligned",   "role",
+                                          "role",  "role",  "too large", "too large"};
     char long_name[300];
     memset(long_name, 'x', sizeof(long_name));
     long_name[256] = '\0';
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 12; i++) {
         bad[i] = good;
     }
     bad[0].name = NULL;
@@ -151,12 +152,36 @@ START_TEST(bad_tensors_are_refused)
     bad[8].role = MSDU_ROLE_BUFFER;
     bad[8].parameter = NULL;
     bad[9].role = 4;
+    bad[10].count = UINT64_C(1) << 62; /* times 4 bytes: 0 */
+    bad[11].count = UINT64_C(1) << 53; /* the one that is there, and this: a byte too many */
     open_context("gradient");
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 12; i++) {
         expect(msdu_tensor_add(ctx, &bad[i], NULL), MSDU_ERR_INVALID, words[i]);
     }
     expect(add("a", memory[0], memory[1]), MSDU_ERR_INVALID, "twice");
     ck_assert_int_eq(msdu_tensor_add(ctx, &good, NULL), MSDU_OK);
+    msdu_destroy(ctx);
+}
+END_TEST
+
+/* An event has 26 bits for a slice; and the number of slices was kept in 32. */
+START_TEST(too_many_slices_are_refused)
+{
+    const uint64_t counts[] = {UINT64_C(1) << 34, UINT64_C(1) << 50};
+    msdu_config config = MSDU_CONFIG_INIT;
+    config.backend = "local";
+    config.slice_bytes = 64;
+    config.wire_block = 16;
+    config.domain = "gradient";
+    ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
+    ck_assert_int_eq(add("small", memory[0], memory[1]), MSDU_OK);
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    desc.name = "huge";
+    desc.gradient = memory[0]; /* nothing is read of it */
+    desc.count = counts[_i];
+    ck_assert_int_eq(msdu_tensor_add(ctx, &desc, NULL), MSDU_OK);
+    expect(msdu_start(ctx), MSDU_ERR_INVALID, "'huge'");
+    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "slice_bytes"));
     msdu_destroy(ctx);
 }
 END_TEST
@@ -252,6 +277,7 @@ int main(void)
     tcase_add_test(tcase, a_tensor_is_announced_once_a_step);
     tcase_add_test(tcase, nothing_but_summary_rollback_and_destroy_after_finish);
     tcase_add_test(tcase, bad_tensors_are_refused);
+    tcase_add_loop_test(tcase, too_many_slices_are_refused, 0, 2);
     tcase_add_test(tcase, structs_of_other_sizes_are_taken_or_refused);
     tcase_add_test(tcase, null_is_refused_everywhere);
     tcase_add_test(tcase, memory_moves_only_while_it_is_the_trainers);

@@ -219,9 +219,9 @@ END_TEST
 
 /* --- idx files --- */
 
-static char folder[] = "/tmp/msdu-idx-XXXXXX";
-static char images_path[64];
-static char labels_path[64];
+static char folder[128];
+static char images_path[192];
+static char labels_path[192];
 
 static const uint8_t good_images[] = {0, 0, 8, 3, 0, 0, 0,  2,   0,   0,   0,
                                       1, 0, 0, 0, 3, 0, 51, 102, 153, 204, 255};
@@ -238,6 +238,7 @@ static void write_bytes(const char *path, const uint8_t *bytes, size_t count)
 
 static void make_folder(void)
 {
+    snprintf(folder, sizeof(folder), "%s/idx-XXXXXX", suite_folder());
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(images_path, sizeof(images_path), "%s/train-images-idx3-ubyte", folder);
     snprintf(labels_path, sizeof(labels_path), "%s/train-labels-idx1-ubyte", folder);
@@ -250,7 +251,6 @@ static void remove_folder(void)
     unlink(images_path);
     unlink(labels_path);
     rmdir(folder);
-    memcpy(folder + sizeof(folder) - sizeof("XXXXXX"), "XXXXXX", sizeof("XXXXXX"));
 }
 
 static void check_refused(const char *word)

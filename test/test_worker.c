@@ -5,7 +5,9 @@
 
 #include <check.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 typedef struct work {
     _Atomic uint64_t asked;
@@ -117,6 +119,56 @@ START_TEST(a_kick_may_come_after_stop)
 }
 END_TEST
 
+static _Atomic uint64_t handled;         /* signals */
+static _Atomic uint64_t handled_by_work; /* of these, on the communication thread */
+static _Thread_local bool is_work;
+
+static void note_signal(int number)
+{
+    (void)number;
+    atomic_fetch_add(&handled, 1);
+    atomic_fetch_add(&handled_by_work, is_work ? 1 : 0);
+}
+
+static uint64_t work_on(void *user)
+{
+    is_work = true;
+    return catch_up(user);
+}
+
+/* The test's own thread blocks them, so only the communication thread could take them. */
+START_TEST(signals_are_the_trainers)
+{
+    msdu__worker worker;
+    sigset_t one;
+    sigset_t before;
+    work todo = {.sleep_ns = UINT64_MAX};
+    const struct sigaction action = {.sa_handler = note_signal};
+    ck_assert_int_eq(sigaction(SIGUSR1, &action, NULL), 0);
+    msdu__worker_init(&worker, work_on, &todo);
+    ck_assert_int_eq(msdu__worker_start(&worker), MSDU_OK);
+    atomic_store(&todo.asked, 1);
+    msdu__worker_kick(&worker);
+    while (atomic_load(&todo.done) != 1) {
+        sched_yield();
+    }
+    (void)sigemptyset(&one);
+    (void)sigaddset(&one, SIGUSR1);
+    ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &one, &before), 0);
+    ck_assert_int_eq(kill(getpid(), SIGUSR1), 0);
+    atomic_store(&todo.asked, 2);
+    msdu__worker_kick(&worker); /* a thread that is woken takes what is pending */
+    while (atomic_load(&todo.done) != 2) {
+        sched_yield();
+    }
+    msdu__worker_stop(&worker);
+    msdu__worker_free(&worker);
+    ck_assert_int_eq(pthread_sigmask(SIG_SETMASK, &before, NULL), 0); /* now it is taken */
+    ck_assert_uint_eq(atomic_load(&handled), 1);
+    ck_assert_uint_eq(atomic_load(&handled_by_work), 0);
+}
+END_TEST
+
 int main(void)
 {
     TCase *cases = tcase_create("worker");
@@ -126,6 +178,7 @@ int main(void)
     tcase_add_test(cases, a_limited_sleep_ends_by_itself);
     tcase_add_test(cases, stop_without_start_and_twice_is_allowed);
     tcase_add_test(cases, a_kick_may_come_after_stop);
+    tcase_add_test(cases, signals_are_the_trainers);
     Suite *suite = suite_create("worker");
     suite_add_tcase(suite, cases);
     return suite_run(suite);

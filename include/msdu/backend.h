@@ -8,7 +8,9 @@
  * Rules that hold for every entry:
  *  - No entry throws, prints, exits or aborts. Failure is a negative status after a call of
  *    host->fail() with one line that names cause and, where known, rank.
- *  - open, start, test, wait, abort and close are called from one thread at a time.
+ *  - open, start, test, wait, abort and close are called from one thread at a time: the owner's
+ *    before the communication thread starts, while it has nothing to do, and after its end; else
+ *    the communication thread's.
  *  - Within a lane all ranks start the same operations in the same order; between lanes there is
  *    no order, unless the backend sets MSDU_CAP_SINGLE_ORDER.
  *  - Nothing is allocated by start, test and wait.
@@ -68,6 +70,9 @@ typedef enum msdu_op_kind {
  * call.
  */
 #define MSDU_OP_CHAINED 1U
+/* In msdu_op.flags: this rank is between steps and meets the others there (msdu_finish() and its
+ * like). Tells what ranks that start different operations are about. */
+#define MSDU_OP_MEETING 2U
 
 /* One collective operation; send, recv and shares stay borrowed until it ended. */
 typedef struct msdu_op {

@@ -56,7 +56,7 @@ typedef struct msdu_config {
     int32_t rank;           /* read only if ranks > 0 */
     const char *backend;    /* "local", "gloo" or the path of a module; default "gloo" */
     const char *job;        /* job name, checked by the rendezvous; default "msdu" */
-    const char *secret;     /* optional shared secret, never logged */
+    const char *secret;     /* optional shared secret: at least 16 random bytes; never logged */
     const char *rendezvous; /* file:///DIR, tcp://HOST:PORT, redis://HOST:PORT */
     const char *interface;  /* network interface to bind to, such as "eth0" */
     const char *tls_key;    /* PEM files of Gloo's TLS transport, where Gloo has it */

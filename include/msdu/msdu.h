@@ -8,6 +8,8 @@
  *  - Sizes are bytes unless the name says count (elements) or steps; times are nanoseconds (_ns).
  *  - A function is owner-thread-only unless its comment says "Thread: any". The owner is the
  *    thread that called msdu_create().
+ *  - A context belongs to the process that made it: in a child of fork() every call is refused
+ *    with ERR_INVALID, and msdu_destroy() touches nothing of the parent's.
  *  - No function prints, exits or aborts. A negative status comes with one line of text,
  *    msdu_last_error(), kept per thread.
  *  - A failure on the communication thread makes the context *failed*: every later call returns

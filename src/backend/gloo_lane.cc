@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One lane: a worker thread that carries out its operations in order over its own connections. */
 #include "gloo_lane.h"
+#include "rank_list.h"
 
 #include <algorithm>
 #include <chrono>
@@ -193,7 +194,9 @@ uint32_t Lane::print(const msdu_op &op) const
             mix(op.shares[rank]);
         }
     }
-    return static_cast<uint32_t>(hash ^ (hash >> 32)) | 1U;
+    const bool is_meeting = (op.flags & MSDU_OP_MEETING) != 0;
+    const uint32_t bits = (static_cast<uint32_t>(hash ^ (hash >> 32)) | 2U) & ~MSDU__PRINT_MEETING;
+    return bits | (is_meeting ? MSDU__PRINT_MEETING : 0U);
 }
 
 /* Operations that differ between ranks never meet in a slot: they stall and are told apart. */

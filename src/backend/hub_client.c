@@ -160,6 +160,28 @@ static void blame_hub(struct msdu__hub *hub, const struct msdu__stall *stall)
     msdu__client_fail(hub, MSDU_ERR_TIMEOUT, text);
 }
 
+/* Long before the deadline, now and then: does what takes so long end at all? */
+static void wonder(struct msdu__hub *hub)
+{
+    struct msdu__stall stall = {.index = 0};
+    uint64_t now_ns = msdu__net_now();
+    uint64_t deadline_ns = hub->host->deadline_ns;
+    bool is_long = false;
+    if (deadline_ns < 2 * MSDU__WONDER_NS || now_ns < hub->wondered_ns + MSDU__WONDER_NS) {
+        return;
+    }
+    (void)pthread_mutex_lock(&hub->watch_lock);
+    if (hub->watch != NULL) { /* stalled, if it were that much later */
+        is_long = hub->watch->is_stalled(hub->watch->user, now_ns + deadline_ns - MSDU__WONDER_NS,
+                                         &stall.lane, &stall.sequence);
+    }
+    (void)pthread_mutex_unlock(&hub->watch_lock);
+    if (is_long) {
+        hub->wondered_ns = now_ns;
+        (void)msdu__client_say(hub, MSDU__SAY_WONDER, &stall, sizeof(stall));
+    }
+}
+
 /* Ask the watch whether this rank waits for another one longer than it may, and tell the hub. */
 static void report_stall(struct msdu__hub *hub)
 {
@@ -228,6 +250,7 @@ static void *read_all(void *argument)
             take_end(hub, errno == 0 ? "connection closed" : strerror(errno));
             break;
         }
+        wonder(hub);
         report_stall(hub);
     }
     return NULL;

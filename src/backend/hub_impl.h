@@ -39,6 +39,7 @@ struct msdu__hub {
     bool has_reported;
     struct msdu__stall reported; /* the last stall told to the hub */
     uint64_t reported_ns;
+    uint64_t wondered_ns; /* when the hub was asked last whether all mean the same operation */
 };
 
 /* hub_client.c: start and stop the thread that reads what the hub says. */

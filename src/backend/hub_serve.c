@@ -163,6 +163,14 @@ static void name_laggards(struct msdu__server *server, uint32_t index, const boo
                  stall->sequence, stall->lane, span);
 }
 
+static void tell_difference(struct msdu__server *server, const struct msdu__stall *stall,
+                            struct msdu__said a, struct msdu__said b)
+{
+    char text[MSDU__HUB_TEXT_BYTES];
+    msdu__differ_text(a, b, stall->sequence, stall->lane, text, sizeof(text));
+    give_verdict(server, MSDU_ERR_MISMATCH, "%s", text);
+}
+
 /* All ranks started the operation; do they mean the same one? */
 static void compare_prints(struct msdu__server *server, uint32_t index)
 {
@@ -174,11 +182,9 @@ static void compare_prints(struct msdu__server *server, uint32_t index)
             continue;
         }
         if (first >= 0 && heres[rank].print != heres[first].print) {
-            give_verdict(server, MSDU_ERR_MISMATCH,
-                         "ranks %" PRId32 " and %" PRId32 " differ in operation %" PRIu64
-                         " of lane %" PRIu32
-                         " (kind, type or sizes; they may be in different steps)",
-                         first, rank, server->stalls[index].sequence, server->stalls[index].lane);
+            tell_difference(server, &server->stalls[index],
+                            (struct msdu__said){first, heres[first].print},
+                            (struct msdu__said){rank, heres[rank].print});
             return;
         }
         first = first >= 0 ? first : rank;
@@ -233,8 +239,45 @@ static void take_stall(struct msdu__server *server, const struct msdu__stall *sa
     msdu__server_send_all(server, MSDU__SAY_ASK, stall, sizeof(*stall));
 }
 
+/*
+ * Long before the deadline: ranks that started different operations in one place wait in vain. Who
+ * has not come so far is only slow. One question at a time, whatever how many ask.
+ */
+static void take_wonder(struct msdu__server *server, const struct msdu__stall *said)
+{
+    uint64_t now_ns = msdu__net_now();
+    if (server->has_verdict || now_ns < server->wondered_ns + MSDU__WONDER_NS) {
+        return;
+    }
+    uint32_t count = server->wonder.index + 1;
+    server->wonder = *said;
+    server->wonder.index = count < MSDU__STALLS_MAX ? MSDU__STALLS_MAX : count;
+    server->wonder_first.print = 0;
+    server->wondered_ns = now_ns;
+    msdu__server_send_all(server, MSDU__SAY_ASK, &server->wonder, sizeof(server->wonder));
+}
+
+static void compare_wonder(struct msdu__server *server, int32_t rank, const struct msdu__here *here)
+{
+    if (here->print == 0) {
+        return;
+    }
+    if (server->wonder_first.print == 0) {
+        server->wonder_first = *here;
+        server->wonder_rank = rank;
+    } else if (here->print != server->wonder_first.print) {
+        tell_difference(server, &server->wonder,
+                        (struct msdu__said){server->wonder_rank, server->wonder_first.print},
+                        (struct msdu__said){rank, here->print});
+    }
+}
+
 static void take_here(struct msdu__server *server, int32_t rank, const struct msdu__here *here)
 {
+    if (here->index >= MSDU__STALLS_MAX && here->index == server->wonder.index) {
+        compare_wonder(server, rank, here);
+        return;
+    }
     if (here->index < server->stalls_count) {
         size_t at = (size_t)here->index * (size_t)server->host->ranks + (size_t)rank;
         server->heres[at] = *here;
@@ -300,9 +343,10 @@ static bool take_message(struct msdu__server *server, const struct msdu__conn *c
     case MSDU__SAY_ABORT:
         return take_text(server, conn, type, body, bytes);
     case MSDU__SAY_STALL:
+    case MSDU__SAY_WONDER:
         if (bytes == sizeof(stall)) {
             memcpy(&stall, body, sizeof(stall));
-            take_stall(server, &stall);
+            (type == MSDU__SAY_STALL ? take_stall : take_wonder)(server, &stall);
         }
         return bytes == sizeof(stall);
     case MSDU__SAY_HERE:

@@ -26,6 +26,7 @@ enum msdu__message {
     MSDU__SAY_VERDICT, /* hub -> rank: msdu__verdict */
     MSDU__SAY_ASK,     /* hub -> rank: msdu__stall; how far are you? */
     MSDU__SAY_LEFT,    /* hub -> rank: uint32_t rank that said bye */
+    MSDU__SAY_WONDER,  /* rank -> hub: msdu__stall; it takes long, do all mean the same? */
 };
 
 struct msdu__stall {
@@ -52,6 +53,7 @@ struct msdu__verdict {
 #define MSDU__STALLS_MAX    8                     /* most questions about stalls at once */
 #define MSDU__HANDSHAKE_NS  UINT64_C(5000000000)  /* longest handshake */
 #define MSDU__REMIND_NS     UINT64_C(10000000000) /* rank 0 says once who is missing */
+#define MSDU__WONDER_NS     UINT64_C(1000000000)  /* an operation that takes longer is compared */
 #define MSDU__COLLECT_NS    UINT64_C(1000000000)  /* longest wait for answers to ASK */
 
 enum msdu__conn_state { MSDU__CONN_FREE, MSDU__CONN_HELLO, MSDU__CONN_PROOF, MSDU__CONN_RANK };
@@ -111,6 +113,10 @@ struct msdu__server {
     struct msdu__stall stalls[MSDU__STALLS_MAX];
     struct msdu__here *heres; /* answers, question by question, rank by rank */
     bool *has_here;
+    struct msdu__stall wonder; /* the latest question whether ranks mean the same operation */
+    uint64_t wondered_ns;
+    struct msdu__here wonder_first; /* the first answer with a fingerprint; its print 0: none yet */
+    int32_t wonder_rank;
 };
 
 /* hub_server.c: start the thread; self_fd is rank 0's own, already admitted connection. Owns both

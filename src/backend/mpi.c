@@ -69,6 +69,7 @@ static bool parts_new(struct msdu_comm *comm)
     comm->marks = calloc(ranks, sizeof(*comm->marks));
     for (uint32_t i = 0; comm->lanes != NULL && i < comm->host->lanes; i++) {
         comm->lanes[i].heard = calloc(ranks, sizeof(mpi__heard));
+        comm->lanes[i].end = UINT64_MAX;
         is_good = is_good && comm->lanes[i].heard != NULL;
     }
     for (size_t i = 0; i < MPI__NOTICES; i++) {
@@ -163,6 +164,9 @@ static msdu_status check_start(struct msdu_comm *comm, const msdu_op *op)
         return comm->host->fail(MSDU_ERR_INVALID, text);
     }
     if (comm->host->ranks > 1 && mpi__watch_poll(comm) != MSDU_OK) {
+        return comm->host->fail(comm->status, comm->text);
+    }
+    if (comm->host->ranks > 1 && mpi__watch_reachable(comm, op->lane, op->sequence) != MSDU_OK) {
         return comm->host->fail(comm->status, comm->text);
     }
     if (comm->free == NULL) {

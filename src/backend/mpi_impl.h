@@ -27,11 +27,14 @@
 #define MPI__PIECES 64 /* of one allreduce or broadcast */
 
 #define MPI__NOTICES 16 /* messages under way to all others */
+#define MPI__LANES   64 /* that fit into a notice */
 #define MPI__PRINTS  64 /* latest operations of a lane whose fingerprints are known */
 
 typedef enum mpi__notice_kind {
     MPI__STARTED = 1, /* "I have started this operation" */
     MPI__FAILED = 2,  /* the group has failed: status and text */
+    MPI__LEFT = 3, /* "I have left": in place of a text how many operations of each lane I started
+                    */
 } mpi__notice_kind;
 
 /* What ranks tell each other beside the data; of the text, what there is. */
@@ -43,7 +46,10 @@ typedef struct mpi__notice {
     uint32_t print; /* fingerprint of the operation */
     uint32_t reserved;
     uint64_t sequence;
-    char text[MPI__TEXT_BYTES];
+    union {
+        char text[MPI__TEXT_BYTES];
+        uint64_t started[MPI__LANES];
+    };
 } mpi__notice;
 
 /* A notice on its way to all other ranks. */
@@ -73,6 +79,8 @@ typedef struct mpi__lane {
     uint32_t prints[MPI__PRINTS];  /* by sequence */
     mpi__ahead ahead[MPI__PRINTS]; /* by sequence */
     mpi__heard *heard;             /* ranks */
+    uint64_t end; /* operations from this one on never end: a rank has left before; or UINT64_MAX */
+    int32_t end_rank;
 } mpi__lane;
 
 /*
@@ -134,6 +142,10 @@ msdu_status mpi__watch_begin(struct msdu_comm *comm);
 void mpi__watch_end(struct msdu_comm *comm);
 /* Hear what arrived; returns the group's status. */
 msdu_status mpi__watch_poll(struct msdu_comm *comm);
+/* This rank leaves while others, as it seems, do not: they must not wait for it. */
+void mpi__watch_leave(struct msdu_comm *comm);
+/* Fails if a rank has left before this operation of a lane; else MSDU_OK. */
+msdu_status mpi__watch_reachable(struct msdu_comm *comm, uint32_t lane, uint64_t sequence);
 /* The first cause stays; told to all others. */
 msdu_status mpi__watch_fail(struct msdu_comm *comm, msdu_status status, const char *format, ...)
     MSDU_MPI_PRINTF(3, 4);

@@ -13,6 +13,7 @@
 #define PAUSE_LEAST_NS  10000   /* the first sleep while polling */
 #define PAUSE_MOST_NS   1000000 /* the longest */
 #define LEAVE_NS        UINT64_C(700000000)
+#define ALONE_NS        UINT64_C(100000000) /* then the others are told that this rank leaves */
 #define FINALIZE_LATE_S 5 /* how long the end of the process waits for MPI after a failure */
 
 static bool is_ours;   /* this module initialized MPI */
@@ -274,12 +275,17 @@ static bool all_leave(struct msdu_comm *comm)
 {
     MPI_Request request = MPI_REQUEST_NULL;
     uint64_t pause_ns = 0;
-    uint64_t until_ns = mpi__now() + LEAVE_NS;
+    uint64_t began_ns = mpi__now();
+    bool is_told = false;
     int is_done = 0;
     if (PMPI_Ibarrier(comm->control, &request) != MPI_SUCCESS) {
         return false;
     }
-    while (mpi__now() < until_ns && mpi__watch_poll(comm) == MSDU_OK) {
+    while (mpi__now() - began_ns < LEAVE_NS && mpi__watch_poll(comm) == MSDU_OK) {
+        if (mpi__now() - began_ns > ALONE_NS && !is_told) {
+            mpi__watch_leave(comm);
+            is_told = true;
+        }
         if (mpi__test(&request, &is_done) != MPI_SUCCESS) {
             return false;
         }

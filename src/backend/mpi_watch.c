@@ -71,7 +71,10 @@ static mpi__sending *free_sending(struct msdu_comm *comm)
 static bool tell(struct msdu_comm *comm, const mpi__notice *notice, int32_t to)
 {
     mpi__sending *sending = free_sending(comm);
-    size_t bytes = offsetof(mpi__notice, text) + strlen(notice->text) + 1;
+    size_t bytes = sizeof(*notice);
+    if (notice->kind != MPI__LEFT) {
+        bytes = offsetof(mpi__notice, text) + strlen(notice->text) + 1;
+    }
     if (sending == NULL) {
         return false;
     }
@@ -132,20 +135,53 @@ msdu_status mpi__watch_fail(struct msdu_comm *comm, msdu_status status, const ch
     return comm->status;
 }
 
+/* --- leaving --- */
+
+void mpi__watch_leave(struct msdu_comm *comm)
+{
+    mpi__notice notice = {.kind = MPI__LEFT, .rank = comm->host->rank};
+    for (uint32_t lane = 0; lane < comm->host->lanes && lane < MPI__LANES; lane++) {
+        notice.started[lane] = comm->lanes[lane].started;
+    }
+    (void)tell(comm, &notice, -1);
+}
+
+static void hear_of_leaving(struct msdu_comm *comm, const mpi__notice *notice)
+{
+    for (uint32_t i = 0; i < comm->host->lanes && i < MPI__LANES; i++) {
+        mpi__lane *lane = &comm->lanes[i];
+        if (notice->started[i] < lane->end) {
+            lane->end = notice->started[i];
+            lane->end_rank = notice->rank;
+        }
+    }
+}
+
+msdu_status mpi__watch_reachable(struct msdu_comm *comm, uint32_t lane, uint64_t sequence)
+{
+    if (sequence < comm->lanes[lane].end) {
+        return MSDU_OK;
+    }
+    return mpi__watch_fail(comm, MSDU_ERR_PEER_LOST,
+                           "rank %" PRId32
+                           " was lost (it finished and left the group, which goes on: operation "
+                           "%" PRIu64 " of lane %" PRIu32 ")",
+                           comm->lanes[lane].end_rank, sequence, lane);
+}
+
 /* --- hearing --- */
 
 static void compare(struct msdu_comm *comm, uint32_t lane, uint64_t sequence, uint32_t print,
                     int32_t rank)
 {
-    int32_t own = comm->host->rank;
-    if (comm->lanes[lane].prints[sequence % MPI__PRINTS] == print) {
+    uint32_t own = comm->lanes[lane].prints[sequence % MPI__PRINTS];
+    char text[MPI__TEXT_BYTES];
+    if (own == print) {
         return;
     }
-    (void)mpi__watch_fail(comm, MSDU_ERR_MISMATCH,
-                          "ranks %" PRId32 " and %" PRId32 " differ in operation %" PRIu64
-                          " of lane %" PRIu32
-                          " (kind, type or sizes; they may be in different steps)",
-                          rank < own ? rank : own, rank < own ? own : rank, sequence, lane);
+    msdu__differ_text((struct msdu__said){comm->host->rank, own}, (struct msdu__said){rank, print},
+                      sequence, lane, text, sizeof(text));
+    (void)mpi__watch_fail(comm, MSDU_ERR_MISMATCH, "%s", text);
 }
 
 static void hear_of_operation(struct msdu_comm *comm, const mpi__notice *notice)
@@ -179,8 +215,10 @@ msdu_status mpi__watch_poll(struct msdu_comm *comm)
            PMPI_Test(&comm->receive, &has_come, MPI_STATUS_IGNORE) == MPI_SUCCESS && has_come) {
         mpi__notice notice = comm->arriving;
         (void)receive_next(comm);
-        notice.text[sizeof(notice.text) - 1] = '\0';
-        if (notice.kind == MPI__FAILED) {
+        if (notice.kind == MPI__LEFT) {
+            hear_of_leaving(comm, &notice);
+        } else if (notice.kind == MPI__FAILED) {
+            notice.text[sizeof(notice.text) - 1] = '\0';
             (void)keep_cause(comm, (msdu_status)notice.status, notice.text);
         } else {
             hear_of_operation(comm, &notice);
@@ -199,7 +237,7 @@ static uint32_t mix(uint32_t hash, uint64_t value)
     return hash;
 }
 
-static uint32_t print_of(const struct msdu_comm *comm, const msdu_op *op)
+static uint32_t hash_of(const struct msdu_comm *comm, const msdu_op *op)
 {
     uint32_t hash = mix(2166136261U, (uint64_t)op->kind);
     if (op->kind == MSDU_OP_ALLREDUCE || op->kind == MSDU_OP_BROADCAST) {
@@ -210,6 +248,12 @@ static uint32_t print_of(const struct msdu_comm *comm, const msdu_op *op)
         hash = mix(hash, op->shares[rank]);
     }
     return hash;
+}
+
+static uint32_t print_of(const struct msdu_comm *comm, const msdu_op *op)
+{
+    uint32_t flag = (op->flags & MSDU_OP_MEETING) != 0 ? MSDU__PRINT_MEETING : 0;
+    return (hash_of(comm, op) & ~MSDU__PRINT_MEETING) | flag;
 }
 
 static bool tell_operation(struct msdu_comm *comm, const struct msdu_req *req, int32_t to)
@@ -268,6 +312,10 @@ msdu_status mpi__watch_late(struct msdu_comm *comm, struct msdu_req *req)
 {
     uint64_t now_ns = mpi__now();
     uint64_t waited_ns = now_ns - req->start_ns;
+    msdu_status status = mpi__watch_reachable(comm, req->op.lane, req->op.sequence);
+    if (status != MSDU_OK) {
+        return status;
+    }
     uint64_t stall_ns =
         comm->host->deadline_ns / 4 < STALL_NS ? comm->host->deadline_ns / 4 : STALL_NS;
     if (waited_ns >= stall_ns && req->told_ns == 0 && tell_operation(comm, req, -1)) {

@@ -44,3 +44,26 @@ void msdu__span_text(uint64_t span_ns, char *text, size_t bytes)
         (void)snprintf(text, bytes, "%" PRIu64 " ms", span_ns / 1000000);
     }
 }
+
+void msdu__differ_text(struct msdu__said a, struct msdu__said b, uint64_t sequence, uint32_t lane,
+                       char *text, size_t bytes)
+{
+    struct msdu__said first = a.rank < b.rank ? a : b;
+    struct msdu__said second = a.rank < b.rank ? b : a;
+    bool is_first = (first.print & MSDU__PRINT_MEETING) != 0;
+    bool is_second = (second.print & MSDU__PRINT_MEETING) != 0;
+    int length = snprintf(text, bytes,
+                          "ranks %" PRId32 " and %" PRId32 " differ in operation %" PRIu64
+                          " of lane %" PRIu32,
+                          first.rank, second.rank, sequence, lane);
+    size_t used = length > 0 && (size_t)length < bytes ? (size_t)length : bytes - 1;
+    if (is_first != is_second) {
+        (void)snprintf(text + used, bytes - used,
+                       ": rank %" PRId32 " ended its steps (msdu_finish, msdu_synchronize or "
+                       "msdu_join), rank %" PRId32 " trains on",
+                       is_first ? first.rank : second.rank, is_first ? second.rank : first.rank);
+    } else {
+        (void)snprintf(text + used, bytes - used,
+                       " (kind, type or sizes; they may be in different steps)");
+    }
+}

@@ -17,6 +17,17 @@ extern "C" {
  */
 int32_t msdu__rank_list(const bool *marks, bool wanted, int32_t ranks, char *text, size_t bytes);
 
+/* Lowest bit of an operation's fingerprint: the flag MSDU_OP_MEETING. */
+#define MSDU__PRINT_MEETING 1U
+/* What one rank started as an operation, by its fingerprint. */
+struct msdu__said {
+    int32_t rank;
+    uint32_t print;
+};
+/* Write why two ranks cannot go on: they started different operations. */
+void msdu__differ_text(struct msdu__said a, struct msdu__said b, uint64_t sequence, uint32_t lane,
+                       char *text, size_t bytes);
+
 /* Write a span of time as "60 s" or "250 ms". */
 void msdu__span_text(uint64_t span_ns, char *text, size_t bytes);
 

@@ -150,7 +150,7 @@ static bool try_own_folders(struct search *search)
 static msdu_status find_module(const char *name, const msdu_backend **backend_out)
 {
     struct search search = {.name = name, .status = MSDU_ERR_NOT_FOUND};
-    bool was_seen = try_path_list(&search, getenv("MSDU_MODULE_PATH")) ||
+    bool was_seen = try_path_list(&search, secure_getenv("MSDU_MODULE_PATH")) ||
                     try_own_folders(&search) ||
                     try_folder(&search, MSDU_MODULE_DIR, strlen(MSDU_MODULE_DIR));
     if (!was_seen) {

@@ -124,11 +124,16 @@ msdu_status msdu__metrics_write(const char *path, const msdu_summary *summary)
     }
     /* Decimal points, whatever the trainer's locale. */
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    locale_t before = uselocale(plain);
-    write_all(file, summary);
-    uselocale(before);
-    freelocale(plain);
-    int cause = finish(file);
+    int cause = ENOMEM;
+    if (plain != (locale_t)0) {
+        locale_t before = uselocale(plain);
+        write_all(file, summary);
+        uselocale(before);
+        freelocale(plain);
+        cause = finish(file);
+    } else {
+        (void)fclose(file);
+    }
     if (cause == 0 && rename(beside, path) != 0) {
         cause = errno;
     }

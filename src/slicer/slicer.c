@@ -58,7 +58,7 @@ static bool is_small(const msdu__slicer_args *args, const msdu__slicer_tensor *t
            tensor->count * element_bytes(tensor->dtype) < args->fuse_bytes;
 }
 
-void msdu__slicer_bounds(const msdu__slicer_args *args, const msdu__slicer_tensor *tensors,
+bool msdu__slicer_bounds(const msdu__slicer_args *args, const msdu__slicer_tensor *tensors,
                          uint32_t tensor_count, uint32_t *slices_out, uint32_t *segments_out)
 {
     uint64_t pieces = 0;
@@ -68,10 +68,13 @@ void msdu__slicer_bounds(const msdu__slicer_args *args, const msdu__slicer_tenso
 
         assert(tensors[i].count > 0);
         pieces += divide_up(tensors[i].count, most);
+        if (pieces > MSDU__SLICES_MOST) {
+            return false;
+        }
     }
-    assert(pieces <= UINT32_MAX);
     *slices_out = (uint32_t)pieces;
     *segments_out = (uint32_t)pieces;
+    return true;
 }
 
 /* Does tensor x come before y in backward order? */
@@ -249,7 +252,9 @@ void msdu__slicer_cut(const msdu__slicer_args *args, const msdu__slicer_tensor *
 
     /* The order is kept in the last entries of the segment array: every tensor yields no more
      * segments than bounds() counted for it, so that output never reaches an unread entry. */
-    msdu__slicer_bounds(args, tensors, tensor_count, &slices, &segments);
+    bool is_possible = msdu__slicer_bounds(args, tensors, tensor_count, &slices, &segments);
+    assert(is_possible);
+    (void)is_possible;
     sort_backward(tensors, tensor_count, out->segments + (segments - tensor_count));
     out->slice_count = 0;
     out->segment_count = 0;

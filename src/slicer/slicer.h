@@ -43,8 +43,10 @@ typedef struct msdu__slicer_args {
     uint32_t fragments;   /* P: slices are spread over fragments, balanced by bytes */
 } msdu__slicer_args;
 
-/* Upper bounds for the output arrays. */
-void msdu__slicer_bounds(const msdu__slicer_args *args, const msdu__slicer_tensor *tensors,
+#define MSDU__SLICES_MOST (UINT32_C(1) << 26) /* an event has that many numbers for slices */
+
+/* Upper bounds for the output arrays; false: more than MSDU__SLICES_MOST. */
+bool msdu__slicer_bounds(const msdu__slicer_args *args, const msdu__slicer_tensor *tensors,
                          uint32_t tensor_count, uint32_t *slices_out, uint32_t *segments_out);
 
 typedef struct msdu__slicing {

@@ -143,10 +143,10 @@ bool msdu__whatif_cut(msdu__whatif_model *m)
             };
         }
     }
-    if (pieces_of(m, &args, count) > SLICES_MAX) {
+    if (pieces_of(m, &args, count) > SLICES_MAX ||
+        !msdu__slicer_bounds(&args, m->tensors, count, &slices, &segments)) {
         return false;
     }
-    msdu__slicer_bounds(&args, m->tensors, count, &slices, &segments);
     m->slicing.slices = calloc((size_t)slices + 1, sizeof(*m->slicing.slices));
     m->slicing.segments = calloc((size_t)segments + 1, sizeof(*m->slicing.segments));
     if (m->slicing.slices == NULL || m->slicing.segments == NULL) {

@@ -4,6 +4,7 @@
  * host's, and its ranks are threads over the module nccl (over a stand-in, too).
  */
 #include "ranks_place.h"
+#include "suite.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +17,7 @@
 
 void ranks_place_begin(char *rendezvous, size_t bytes)
 {
-    const char *folder = getenv("TMPDIR");
-    (void)snprintf(rendezvous, bytes, SCHEME "%s/msdu_ranks_XXXXXX",
-                   folder != NULL && folder[0] == '/' ? folder : "/tmp");
+    (void)snprintf(rendezvous, bytes, SCHEME "%s/ranks-XXXXXX", suite_folder());
     if (mkdtemp(rendezvous + strlen(SCHEME)) == NULL) {
         rendezvous[0] = '\0'; /* then no rank finds another */
     }

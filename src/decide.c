@@ -48,6 +48,9 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
                                              sizeof(*f->control), p->ranks);
         stats->mean_sq = largest(stats->local_sq - drift, 0);
     }
+    if (msdu__control_is_equal(p, f)) {
+        stats->mean_sq = stats->local_sq; /* whatever the wire made of them */
+    }
     stats->weight_sq = f->control[0].weight_sq;
     stats->step_ns = (uint64_t)step;
     stats->link_ns = (uint64_t)link;

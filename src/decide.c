@@ -133,7 +133,7 @@ void msdu__decide(msdu__pipeline *p, msdu__fragment *f)
     log_change(p, &stats, next);
     p->decision = *next;
     msdu__retune_hear(p, f, &stats);
-    double drift = stats.local_sq - stats.mean_sq;
+    double drift = msdu__interval_drift(&stats);
     pthread_mutex_lock(&p->lock);
     p->summary.rounds++;
     p->summary.bytes_sent += f->bytes;

@@ -126,6 +126,8 @@ int msdu__interval_first_wire(const msdu__interval_args *args);
 /* Shared by policies: clamp to 1 .. interval_max, and to a factor 2 of the previous interval;
  * always 1 if !can_go_local. */
 uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous, double wanted);
+/* a - b, how far ranks are apart: zero where it is below the rounding of what it is measured on. */
+double msdu__interval_drift(const msdu__round_stats *stats);
 /* Predicted time of a synchronization in the given format, from this round's measurement. */
 double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
                               int wire);

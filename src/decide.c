@@ -137,8 +137,9 @@ void msdu__decide(msdu__pipeline *p, msdu__fragment *f)
     pthread_mutex_lock(&p->lock);
     p->summary.rounds++;
     p->summary.bytes_sent += f->bytes;
-    p->summary.interval_steps = next->interval;
-    p->summary.wire = msdu__wire_at(next->wire)->name;
+    /* as it was carried out: the decision is the next round's, or of the one after it */
+    p->summary.interval_steps = f->round.interval;
+    p->summary.wire = msdu__wire_at(f->round.wire)->name;
     p->summary.divergence = stats.mean_sq > 0 ? stats.local_sq / stats.mean_sq : 0;
     p->summary.drift = stats.weight_sq > 0 ? drift / stats.weight_sq : 0;
     snprintf(p->summary.reason, sizeof(p->summary.reason), "%s", next->reason);

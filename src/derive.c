@@ -16,6 +16,13 @@
  * than h = 4 in four bits, whose harm the cap is (src/interval/DESIGN.md). */
 #define SPARSE_HARM 0.34
 
+/* Of an element: encoded by its rank and its owner, summed, decoded; on one core of a server, from
+ * `msdu bench kernels` (src/wire/DESIGN.md). */
+static const double code_ns[MSDU__WIRE_COUNT] = {
+    [MSDU__WIRE_BFLOAT16] = 0.4, [MSDU__WIRE_FLOAT16] = 0.6, [MSDU__WIRE_INT8] = 0.8,
+    [MSDU__WIRE_INT4] = 0.9,     [MSDU__WIRE_TERNARY] = 2.0, [MSDU__WIRE_SPARSE] = 2.3,
+};
+
 /* A narrower format must save this share of a round's bytes, statistics included. */
 #define SAVED_LEAST 0.25
 
@@ -54,6 +61,7 @@ void msdu__derive_wires(msdu__pipeline *p)
             .name = wire->name,
             .bits = wire->bits,
             .residual_ratio = residual,
+            .code_ns = code_ns[i],
             .harm_ratio = i == MSDU__WIRE_SPARSE ? SPARSE_HARM : residual,
             /* In the accumulated domain it has not been tried. */
             .is_allowed = may_be && (i != MSDU__WIRE_SPARSE ||

@@ -31,9 +31,34 @@ static void collect(msdu__pipeline *p, msdu__fragment *f)
     }
 }
 
+/* Equal parameters are told where they would be their own mean in exact arithmetic: every rank
+ * counts alike, nothing of former rounds is held back, and the correction is no optimizer. */
+static bool is_told(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    const msdu__voice *voice = msdu__voice_of(f);
+    return p->device == NULL && !f->round.is_gradient && !p->is_accumulated && voice->weight == 1 &&
+           !voice->is_absent &&
+           msdu__chain_keeps_equal(&p->chain, &p->correct_args, f->round.delay_steps == 0);
+}
+
+static uint64_t captured_hash(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    uint64_t hash = 1;
+    for (uint32_t i = 0; i < f->slice_count && is_told(p, f); i++) {
+        uint64_t found = p->runs[f->members[i]].found->hash;
+        if (found == 0) {
+            return 0;
+        }
+        hash = (hash ^ found) * 0x9e3779b97f4a7c15ULL;
+        hash ^= hash >> 29;
+    }
+    return hash != 1 ? hash : 0;
+}
+
 static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *out)
 {
     uint64_t hash = round_hash(f);
+    uint64_t captured = captured_hash(p, f);
     double weight = msdu__voice_of(f)->weight;
     uint64_t blocked = atomic_load(&p->blocked_ns);
     /* a rank without input waits for the others only */
@@ -55,6 +80,7 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
         .weight = weight,
         .is_absent = is_absent ? 1.0 : 0.0,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
+        .hash = {(double)(uint32_t)captured, (double)(uint32_t)(captured >> 32)},
     };
     memcpy(out->sketch, f->sketch, sizeof(out->sketch));
     for (uint32_t k = 0; k < MSDU__SKETCH && weight != 1 && weight > 0; k++) {
@@ -129,6 +155,16 @@ double msdu__control_weights(const msdu__pipeline *p, const msdu__fragment *f)
         sum += f->control[rank].weight;
     }
     return sum;
+}
+
+bool msdu__control_is_equal(const msdu__pipeline *p, const msdu__fragment *f)
+{
+    bool is_equal = f->control[0].hash[0] != 0 || f->control[0].hash[1] != 0;
+    for (int32_t rank = 1; rank < p->ranks; rank++) {
+        is_equal = is_equal && f->control[rank].hash[0] == f->control[0].hash[0] &&
+                   f->control[rank].hash[1] == f->control[0].hash[1];
+    }
+    return is_equal;
 }
 
 static void take_weights(const msdu__pipeline *p, msdu__fragment *f)

@@ -48,6 +48,9 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
                                              sizeof(*f->control), p->ranks);
         stats->mean_sq = largest(stats->local_sq - drift, 0);
     }
+    if (msdu__control_is_equal(p, f)) {
+        stats->mean_sq = stats->local_sq; /* whatever the wire made of them */
+    }
     stats->weight_sq = f->control[0].weight_sq;
     stats->step_ns = (uint64_t)step;
     stats->link_ns = (uint64_t)link;
@@ -130,12 +133,13 @@ void msdu__decide(msdu__pipeline *p, msdu__fragment *f)
     log_change(p, &stats, next);
     p->decision = *next;
     msdu__retune_hear(p, f, &stats);
-    double drift = stats.local_sq - stats.mean_sq;
+    double drift = msdu__interval_drift(&stats);
     pthread_mutex_lock(&p->lock);
     p->summary.rounds++;
     p->summary.bytes_sent += f->bytes;
-    p->summary.interval_steps = next->interval;
-    p->summary.wire = msdu__wire_at(next->wire)->name;
+    /* as it was carried out: the decision is the next round's, or of the one after it */
+    p->summary.interval_steps = f->round.interval;
+    p->summary.wire = msdu__wire_at(f->round.wire)->name;
     p->summary.divergence = stats.mean_sq > 0 ? stats.local_sq / stats.mean_sq : 0;
     p->summary.drift = stats.weight_sq > 0 ? drift / stats.weight_sq : 0;
     snprintf(p->summary.reason, sizeof(p->summary.reason), "%s", next->reason);

@@ -16,24 +16,60 @@
  * than h = 4 in four bits, whose harm the cap is (src/interval/DESIGN.md). */
 #define SPARSE_HARM 0.34
 
-static void derive_wires(msdu__pipeline *p)
+/* Of an element: encoded by its rank and its owner, summed, decoded; on one core of a server, from
+ * `msdu bench kernels` (src/wire/DESIGN.md). */
+static const double code_ns[MSDU__WIRE_COUNT] = {
+    [MSDU__WIRE_BFLOAT16] = 0.4, [MSDU__WIRE_FLOAT16] = 0.6, [MSDU__WIRE_INT8] = 0.8,
+    [MSDU__WIRE_INT4] = 0.9,     [MSDU__WIRE_TERNARY] = 2.0, [MSDU__WIRE_SPARSE] = 2.3,
+};
+
+/* A narrower format must save this share of a round's bytes, statistics included. */
+#define SAVED_LEAST 0.25
+
+/* What rank 0 sends in a round of this format, as slices are cut now; it has most to send. */
+static uint64_t round_bytes(const msdu__pipeline *p, int wire)
+{
+    uint64_t ranks = (uint64_t)p->ranks;
+    uint64_t bytes = sizeof(msdu__control) * (ranks - 1);
+    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
+        const msdu__slice *cut = &p->slicing.slices[slice];
+        int format = msdu__wire_of(cut->dtype, wire);
+        bool is_narrow = format != MSDU__WIRE_FLOAT32;
+        uint64_t width = cut->dtype == MSDU_FLOAT64 ? 8 : 4;
+        bytes += is_narrow ? msdu__exchange_sent(msdu__wire_at(format), p->runs[slice].share_count,
+                                                 (uint32_t)p->settings.wire_block, p->ranks)
+                           : 2 * cut->count * width * (ranks - 1) / ranks;
+    }
+    return bytes;
+}
+
+static bool is_smaller(const msdu__pipeline *p, int wire)
+{
+    double whole = p->runs == NULL ? 0 : (double)round_bytes(p, MSDU__WIRE_FLOAT32);
+    return p->runs == NULL || (double)round_bytes(p, wire) <= (1 - SAVED_LEAST) * whole;
+}
+
+void msdu__derive_wires(msdu__pipeline *p)
 {
     msdu__interval_args *a = &p->interval_args;
     a->wire_count = MSDU__WIRE_COUNT;
     for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
         const msdu__wire *wire = msdu__wire_at(i);
         double residual = msdu__wire_residual(wire, p->settings.wire_is_stochastic != 0);
+        bool may_be = is_smaller(p, i);
         a->wires[i] = (msdu__interval_wire){
             .name = wire->name,
             .bits = wire->bits,
             .residual_ratio = residual,
+            .code_ns = code_ns[i],
             .harm_ratio = i == MSDU__WIRE_SPARSE ? SPARSE_HARM : residual,
             /* In the accumulated domain it has not been tried. */
-            .is_allowed = i != MSDU__WIRE_SPARSE || p->settings.domain != MSDU__DOMAIN_ACCUMULATED,
+            .is_allowed = may_be && (i != MSDU__WIRE_SPARSE ||
+                                     p->settings.domain != MSDU__DOMAIN_ACCUMULATED),
             /* Gradients in 2 bits and less cost accuracy: momentum adds their noise up, and its
              * square spoils Adam's second moment (1-bit Adam). Pseudo-gradients stand them;
              * src/interval/DESIGN.md has the numbers. */
-            .is_allowed_h1 = i != MSDU__WIRE_TERNARY && i != MSDU__WIRE_SPARSE,
+            .is_allowed_h1 = may_be && i != MSDU__WIRE_TERNARY && i != MSDU__WIRE_SPARSE,
         };
     }
 }
@@ -86,7 +122,7 @@ static void derive_interval(msdu__pipeline *p)
         .hide_share = s->overlap == MSDU__OVERLAP_BLOCKING ? 0.0 : HIDDEN_UNDER_BACKWARD,
     };
     derive_hiding(s, &p->interval_args);
-    derive_wires(p);
+    msdu__derive_wires(p);
     p->policy = msdu__policy_find(s->interval);
 }
 

@@ -219,6 +219,7 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
         msdu__pass pass = {.data = arrays_of(p, f, slice, part)};
         pass.data.kind = MSDU_PASS_CAPTURE;
         pass.data.sums = sums;
+        pass.hash = &run->found->hash;
         msdu__pass_run(p, &pass);
     }
 }
@@ -251,6 +252,11 @@ void msdu__domain_capture(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     }
     if (msdu__voice_of(f)->weight != 1) {
         weigh(p, f, slice);
+    }
+    if (p->runs[slice].has_residual) {
+        p->runs[slice].found->hash = 0; /* a part of the mean is still to come */
+    } else if (p->runs[slice].is_state) {
+        p->runs[slice].found->hash = 1; /* averaged as it is */
     }
 }
 
@@ -375,6 +381,30 @@ bool msdu__domain_commits_slice(const msdu__pipeline *p, const msdu__fragment *f
     return p->settings.commit_tensor && is_of_gradients;
 }
 
+/* All ranks captured the same: that is the next anchor, and who has gone on from it stays there.
+ * Anchor minus what was captured would lose bits that no difference can give back. */
+static void keep_equal(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    uint64_t at = 0;
+    int32_t dtype = p->slicing.slices[slice].dtype;
+    for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
+        piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
+        msdu_pass arrays = arrays_of(p, f, slice, &part);
+        if (arrays.snapshot != NULL) {
+            copy(p, arrays.anchor, arrays.snapshot, part.count * working_bytes(dtype), true);
+        } else {
+            convert(p, MSDU_PASS_LOAD, &part, arrays.anchor, dtype);
+        }
+        at += part.count;
+    }
+    msdu__domain_clear(p, slice, true);
+}
+
+static bool is_kept(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    return !f->round.is_exact && !p->runs[slice].is_state && msdu__control_is_equal(p, f);
+}
+
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     bool is_void = f->is_void && (f->round.is_gradient || !p->is_accumulated);
@@ -385,6 +415,10 @@ void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
     }
     if (f->round.is_gradient || is_void || is_unmoved) {
         return; /* gradients hold the mean already */
+    }
+    if (is_kept(p, f, slice)) {
+        keep_equal(p, f, slice);
+        return;
     }
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {

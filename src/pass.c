@@ -112,12 +112,15 @@ static msdu__arrays arrays_of(const msdu_pass *pass)
     };
 }
 
-static void capture(const msdu_pass *pass)
+static void capture(const msdu__pass *pass)
 {
-    msdu__arrays arrays = arrays_of(pass);
-    msdu__sums sums = {0};
-    msdu__correct_capture(&arrays, pass->snapshot, &sums);
-    give_sums(pass, &sums);
+    msdu__arrays arrays = arrays_of(&pass->data);
+    msdu__sums sums = {.hash = pass->hash != NULL ? *pass->hash : 0};
+    msdu__correct_capture(&arrays, pass->data.snapshot, &sums);
+    give_sums(&pass->data, &sums);
+    if (pass->hash != NULL) {
+        *pass->hash = sums.hash;
+    }
 }
 
 static void apply(const msdu__pass *pass)
@@ -192,7 +195,7 @@ void msdu__pass_host(const msdu__pass *pass)
         add(d);
         break;
     case MSDU_PASS_CAPTURE:
-        capture(d);
+        capture(pass);
         break;
     case MSDU_PASS_APPLY:
         apply(pass);

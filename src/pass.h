@@ -20,6 +20,7 @@ typedef struct msdu__pass {
     const msdu__correct_args *correct;
     const msdu__recursion_args *recursion; /* LOCAL, DRIFT, MEET */
     const msdu__exchange *exchange;        /* ENCODE, REDUCE, DECODE */
+    uint64_t *hash; /* CAPTURE: of the parameters, on the host only; NULL: not wanted */
 } msdu__pass;
 
 /* Carry out a pass over host memory now. */

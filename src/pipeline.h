@@ -69,6 +69,7 @@ typedef struct msdu__found {
     msdu_sums residual; /* of error feedback, phase 1 */
     msdu_sums summed;   /* of the own share; only where all weights may be 0 */
     float sketch[MSDU__SKETCH];
+    uint64_t hash; /* of the parameters captured; 0: not known */
 } msdu__found;
 
 /* A slice at run time. */
@@ -127,6 +128,8 @@ typedef struct msdu__control {
     double weight;     /* of this rank in the mean */
     double is_absent;  /* 1: this rank has no more input (msdu_join) */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
+    double hash[2];    /* likewise of the parameters that were captured, see is_told() in control.c;
+                          0: not told */
     float sketch[MSDU__SKETCH]; /* of what was captured, before quantization */
 } msdu__control;
 
@@ -448,6 +451,8 @@ bool msdu__round_drain(msdu__pipeline *p);
 bool msdu__control_start(msdu__pipeline *p, msdu__fragment *f);
 /* Poll the control message and a plan on its way. */
 bool msdu__control_poll(msdu__pipeline *p, msdu__fragment *f);
+/* Did all ranks capture the same parameters? Then these are the mean, and nothing is applied. */
+bool msdu__control_is_equal(const msdu__pipeline *p, const msdu__fragment *f);
 /* Of all ranks, in rank order. */
 double msdu__control_weights(const msdu__pipeline *p, const msdu__fragment *f);
 

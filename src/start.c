@@ -406,6 +406,7 @@ msdu_status msdu__start_tables(msdu__pipeline *p)
         }
     }
     msdu__round_orders(p);
+    msdu__derive_wires(p);
     return MSDU_OK;
 }
 

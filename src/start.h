@@ -12,6 +12,9 @@
 /* --- derive.c --- */
 /* Policy, correction and their arguments from the settings. */
 msdu_status msdu__derive(msdu__pipeline *p);
+/* Formats, and which of them wire auto may choose: once slices are cut, only those that send less.
+ */
+void msdu__derive_wires(msdu__pipeline *p);
 void msdu__derive_host(msdu__pipeline *p);
 
 /* --- cores.c --- */

@@ -13,7 +13,7 @@
 #include "pipeline.h"
 
 /* Raised whenever the list of values changes. */
-#define MSDU__STATE_FORMAT 4
+#define MSDU__STATE_FORMAT 5
 
 typedef struct msdu__image_fragment {
     uint64_t sync_step;

@@ -37,11 +37,11 @@ static inline msdu__interval_args default_args(void)
         .can_go_local = true,
         .delay_max = 4,
         .hide_share = 0.5,
-        .wires = {{"float32", 32, 0, 0, true, true},
-                  {"bfloat16", 16, 1e-6, 1e-6, true, true},
-                  {"int8", 8.0625, 5e-5, 5e-5, true, true},
-                  {"int4", 4.0625, 0.0163, 0.0163, true, true},
-                  {"ternary", 2.0625, 0.132, 0.132, true, false}},
+        .wires = {{"float32", 32, 0, 0, 0, true, true},
+                  {"bfloat16", 16, 1e-6, 1e-6, 0, true, true},
+                  {"int8", 8.0625, 5e-5, 5e-5, 0, true, true},
+                  {"int4", 4.0625, 0.0163, 0.0163, 0, true, true},
+                  {"ternary", 2.0625, 0.132, 0.132, 0, true, false}},
         .wire_count = WIRES,
     };
 

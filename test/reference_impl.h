@@ -15,6 +15,7 @@ typedef struct fragment {
     int delay;      /* from the next one to its mean */
     double mean_sq; /* of the mean under way */
     bool is_void;   /* all weights were 0 */
+    bool is_equal;  /* all ranks captured the same parameters: there is nothing to apply */
     int next;       /* what the last meeting decided */
 } fragment;
 

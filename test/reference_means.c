@@ -100,10 +100,34 @@ void simulate_drift(simulation *s)
 
 /* --- parameter domain --- */
 
+/* Would the correction leave equal ranks where they are? */
+static bool keeps_equal(const simulation *s, int delay)
+{
+    const msdu_config *c = &s->job->config;
+    bool is_average = simulated_rule(s, "average");
+    bool is_other = c->correct != NULL && !is_average && !simulated_rule(s, "delayed");
+    double keep = setting("MSDU_DELAYED_KEEP", c->delayed_keep, 1);
+    return !is_other && (delay == 0 || (!is_average && keep == 1));
+}
+
+static bool is_equal(const simulation *s, int index)
+{
+    bool is = keeps_equal(s, s->fragments[index].delay);
+    for (int rank = 0; rank < s->job->ranks; rank++) {
+        is = is && s->weight[rank] == 1;
+        for (uint64_t i = 0; is && i < s->elements; i++) {
+            bool is_meant = s->fragment_of[i] == index && s->role[i] == MSDU_ROLE_MODEL;
+            is = !is_meant || s->w[rank][i] == s->w[0][i];
+        }
+    }
+    return is;
+}
+
 void simulate_capture(simulation *s, int index)
 {
     fragment *f = &s->fragments[index];
     f->mean_sq = 0;
+    f->is_equal = is_equal(s, index);
     f->is_void = s->weights == 0;
     for (uint64_t i = 0; i < s->elements; i++) {
         double values[RANKS_MOST] = {0};
@@ -192,6 +216,10 @@ void simulate_apply(simulation *s, int index)
     for (uint64_t i = 0; i < s->elements; i++) {
         bool is_plain = s->role[i] != MSDU_ROLE_MODEL;
         bool is_member = s->fragment_of[i] == index && !is_void;
+        if (is_member && !is_plain && s->fragments[index].is_equal) {
+            s->anchor[i] = s->snapshot[0][i];
+            continue;
+        }
         if (is_member && !is_plain) {
             double d = shape(s, i, s->mean[i], scale);
             s->anchor[i] = work(s->dtype[i], s->anchor[i] - d);

@@ -38,6 +38,28 @@ START_TEST(only_ranks_of_a_host_that_outnumber_its_cores_share_them)
 }
 END_TEST
 
+/* `more` ranks are elsewhere. */
+static double local_ns(int32_t more)
+{
+    msdu__place_name names[4] = {{7, 1}, {7, 2}, {7, 3}, {7, 4}};
+
+    for (int32_t i = 0; i < more; i++) {
+        names[3 - i].host = 9;
+    }
+    pipeline.ranks = 4;
+    msdu__cores_count(&pipeline, names);
+    ck_assert((pipeline.interval_args.local_ns > 0) == (pipeline.interval_args.local_byte_ns > 0));
+    return pipeline.interval_args.local_ns;
+}
+
+START_TEST(all_ranks_of_one_host_have_no_network)
+{
+    ck_assert_double_eq(local_ns(1), 0);
+    ck_assert_double_gt(local_ns(0), 0);
+    ck_assert_double_eq(local_ns(3), 0);
+}
+END_TEST
+
 START_TEST(a_host_without_a_name_tells_nothing)
 {
     msdu__place_name names[1024] = {{0}};
@@ -109,6 +131,7 @@ int main(void)
     TCase *tcase = tcase_create("cores");
 
     tcase_add_test(tcase, only_ranks_of_a_host_that_outnumber_its_cores_share_them);
+    tcase_add_test(tcase, all_ranks_of_one_host_have_no_network);
     tcase_add_test(tcase, a_host_without_a_name_tells_nothing);
     tcase_add_test(tcase, a_process_has_one_name_and_its_host_is_known);
     tcase_add_test(tcase, a_stolen_core_halts_the_ranks_on_the_others_too);

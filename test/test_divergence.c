@@ -132,7 +132,7 @@ START_TEST(sparse_comes_where_two_bits_no_longer_fit)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(10 * cases[i].ratio, 1e-5);
 
-        w.args.wires[WIRES] = (msdu__interval_wire){"sparse", 0.8125, 3.47, 0.34, true, false};
+        w.args.wires[WIRES] = (msdu__interval_wire){"sparse", 0.8125, 3.47, 0.34, 0, true, false};
         w.args.wire_count = WIRES + 1;
         w.args.interval_steps = 4;
         w.lag = 1;
@@ -427,6 +427,52 @@ START_TEST(without_weights_the_cap_is_the_harm_of_the_user_s_interval)
 }
 END_TEST
 
+/* Ranks that compute the same, over a hopeless link: what is left of a - b is rounding, of the sums
+ * (1e-16 of them), of float32 means (1e-7) or of the weights themselves. */
+static double rounded_drift(int kind, const msdu__round_stats *stats)
+{
+    double most = kind == 0   ? 2e-16 * stats->local_sq
+                  : kind == 1 ? 0x1p-23 * stats->local_sq
+                              : 0x1p-49 * stats->weight_sq * stats->interval;
+
+    return most * noise();
+}
+
+START_TEST(rounding_is_no_drift)
+{
+    msdu__interval_args args = default_args();
+    msdu__interval_state state = {{0}, {0}};
+    msdu__round_stats stats = default_stats(20000);
+
+    for (uint32_t i = 0; i < 200; i++) {
+        msdu__decision decision = decide("divergence", &args, &stats, &state);
+
+        ck_assert_msg(strstr(decision.reason, "over the cap") == NULL, "round %u: %s", i,
+                      decision.reason);
+        ck_assert_uint_ge(decision.interval, stats.interval);
+        stats.is_gradient = decision.interval == 1;
+        stats.interval = decision.interval;
+        stats.local_sq = (_i == 2 ? 1e-14 : 1e-6) * stats.weight_sq * decision.interval;
+        stats.mean_sq = stats.local_sq - rounded_drift(_i, &stats);
+        stats.link_ns = (uint64_t)(2e10 * args.wires[decision.wire].bits / 32);
+        stats.wire = decision.wire;
+        stats.link_wire = decision.wire;
+    }
+    ck_assert_uint_eq(stats.interval, args.interval_max);
+}
+END_TEST
+
+START_TEST(what_is_above_rounding_counts_whole)
+{
+    msdu__round_stats stats = default_stats(1);
+
+    stats.mean_sq = stats.local_sq * (1 - 1e-6);
+    ck_assert_double_eq_tol(msdu__interval_drift(&stats), 1e-6 * stats.local_sq, 1e-15);
+    stats.mean_sq = stats.local_sq * (1 + 1e-6);
+    ck_assert(msdu__interval_drift(&stats) == 0);
+}
+END_TEST
+
 START_TEST(not_finite_statistics_halve_the_interval)
 {
     msdu__interval_args args = default_args();
@@ -475,6 +521,8 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, a_change_of_format_does_not_change_the_link);
     tcase_add_test(tcase, without_parameters_only_the_wire_narrows);
     tcase_add_test(tcase, without_weights_the_cap_is_the_harm_of_the_user_s_interval);
+    tcase_add_loop_test(tcase, rounding_is_no_drift, 0, 3);
+    tcase_add_test(tcase, what_is_above_rounding_counts_whole);
     tcase_add_test(tcase, not_finite_statistics_halve_the_interval);
     tcase_add_test(tcase, reason_names_harm_and_waiting);
     tcase_add_test(tcase, a_latency_that_scatters_does_not_change_formats);

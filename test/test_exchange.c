@@ -279,6 +279,30 @@ START_TEST(bytes_of_a_rank_equal_the_formula)
 }
 END_TEST
 
+/* Of every rank, by the definition: the others' shares once, the own one to each of the others. */
+START_TEST(no_rank_sends_more_than_the_first)
+{
+    for (uint64_t count = 1; count < 3000; count += 1 + count / 7) {
+        for (int ranks = 1; ranks <= RANKS_MAX; ranks++) {
+            uint64_t shares[RANKS_MAX];
+            uint64_t starts[RANKS_MAX];
+            const msdu__wire *wire = msdu__wire_at(_i);
+            msdu__exchange_shares(count, 256, ranks, shares, starts);
+            uint64_t first = msdu__exchange_sent(wire, shares, 256, ranks);
+            for (int rank = 0; rank < ranks; rank++) {
+                uint64_t sent = 0;
+                for (int j = 0; j < ranks; j++) {
+                    uint64_t bytes = msdu__wire_bytes(wire, shares[j], 256);
+                    sent += j == rank ? bytes * (uint64_t)(ranks - 1) : bytes;
+                }
+                ck_assert_msg(rank == 0 ? sent == first : sent <= first, "%d of %d ranks", rank,
+                              ranks);
+            }
+        }
+    }
+}
+END_TEST
+
 START_TEST(energy_returned_is_that_of_the_residuals)
 {
     group_start(MSDU__WIRE_TERNARY, 3, 1000, 1.0 / 3.0);
@@ -313,6 +337,7 @@ int main(void)
                         MSDU__WIRE_COUNT);
     tcase_add_test(cases, two_bits_without_feedback_do_not_converge);
     tcase_add_loop_test(cases, bytes_of_a_rank_equal_the_formula, 0, MSDU__WIRE_COUNT);
+    tcase_add_loop_test(cases, no_rank_sends_more_than_the_first, 0, MSDU__WIRE_COUNT);
     tcase_add_test(cases, energy_returned_is_that_of_the_residuals);
     suite_add_tcase(suite, cases);
     return suite_run(suite);

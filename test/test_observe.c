@@ -84,6 +84,19 @@ START_TEST(the_summary_names_its_numbers)
 }
 END_TEST
 
+START_TEST(more_bytes_are_not_called_fewer)
+{
+    msdu_summary s = example_summary();
+    char text[1024];
+    s.bytes_sent = 480 << 20;
+    msdu__summary_text(&s, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "plain allreduce 96.00 MiB, 5.0 times more\n"));
+    s.bytes_plain = 0;
+    msdu__summary_text(&s, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "plain allreduce 0 B\n"));
+}
+END_TEST
+
 START_TEST(an_empty_summary_divides_by_nothing)
 {
     msdu_summary s = {.size = sizeof(s), .ranks = 1};
@@ -382,6 +395,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, make_path, drop_path);
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, the_summary_names_its_numbers);
+    tcase_add_test(tcase, more_bytes_are_not_called_fewer);
     tcase_add_test(tcase, an_empty_summary_divides_by_nothing);
     tcase_add_test(tcase, a_summary_is_cut_at_every_length);
     tcase_add_test(tcase, the_rank_replaces_its_mark_everywhere);

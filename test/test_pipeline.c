@@ -262,6 +262,54 @@ START_TEST(a_failure_ends_what_is_in_flight)
 }
 END_TEST
 
+/* --- formats --- */
+
+/* Which formats may wire=auto choose for one tensor of `count` elements? */
+static unsigned formats_for(uint64_t count, int32_t dtype, int ranks)
+{
+    static float memory[300000];
+    unsigned allowed = 0;
+    msdu_config config = MSDU_CONFIG_INIT;
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    msdu_ctx *ctx = NULL;
+    fake_reset();
+    config.ranks = ranks;
+    config.backend = "local";
+    ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
+    msdu__pipeline *p = (msdu__pipeline *)ctx;
+    p->backend = &fake_backend;
+    p->clock = fake_clock;
+    desc.name = "w";
+    desc.count = count;
+    desc.dtype = dtype;
+    desc.parameter = desc.gradient = memory;
+    ck_assert_int_eq(msdu_tensor_add(ctx, &desc, NULL), MSDU_OK);
+    ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
+    msdu__worker_stop(&p->worker);
+    for (uint32_t i = 0; i < p->interval_args.wire_count; i++) {
+        const msdu__interval_wire *wire = &p->interval_args.wires[i];
+        allowed |= wire->is_allowed || wire->is_allowed_h1 ? 1U << i : 0;
+    }
+    msdu_destroy(ctx);
+    return allowed;
+}
+
+START_TEST(no_format_is_chosen_that_hardly_sends_less)
+{
+    static const int sizes[] = {2, 4, 8};
+    for (int k = 0; k < 3; k++) {
+        ck_assert_uint_eq(formats_for(1, MSDU_FLOAT32, sizes[k]), 0);
+        ck_assert_uint_eq(formats_for(21, MSDU_FLOAT32, sizes[k]), 0);
+        unsigned all = (1U << MSDU__WIRE_COUNT) - 1 - (1U << MSDU__WIRE_FLOAT32);
+        ck_assert_uint_eq(formats_for(300000, MSDU_FLOAT32, sizes[k]), all);
+        /* 16-bit tensors travel in 16 bits as they are, and doubles never in fewer */
+        unsigned narrow = all - (1U << MSDU__WIRE_BFLOAT16) - (1U << MSDU__WIRE_FLOAT16);
+        ck_assert_uint_eq(formats_for(300000, MSDU_BFLOAT16, sizes[k]), narrow);
+        ck_assert_uint_eq(formats_for(100000, MSDU_FLOAT64, sizes[k]), 0);
+    }
+}
+END_TEST
+
 /* --- delay and disorder --- */
 
 /* 3 steps: gradients are step + 1 + ..., each mean is 1 / 2 more. */
@@ -433,6 +481,7 @@ int main(void)
     Suite *suite = suite_create("pipeline");
     TCase *tcase = tcase_create("pipeline");
     tcase_set_timeout(tcase, 30);
+    tcase_add_test(tcase, no_format_is_chosen_that_hardly_sends_less);
     tcase_add_loop_test(tcase, every_failing_start_reaches_the_caller, 0, MODES);
     tcase_add_loop_test(tcase, every_failing_test_reaches_the_caller, 0, MODES_BY_HAND);
     tcase_add_test(tcase, a_failure_ends_what_is_in_flight);

@@ -196,6 +196,36 @@ START_TEST(deferred_optimizers_end_equal_after_the_switch)
 }
 END_TEST
 
+/* The last step's decision is of a round that never came. */
+START_TEST(the_summary_tells_what_was_sent)
+{
+    ranks_run run;
+    ranks_job job = auto_job(2, "backward");
+    job.steps = 7;
+    job.config.wire = "int4";
+    job.config.wire_warmup = "float32";
+    ranks_run_well(&job, &run);
+    for (int rank = 0; rank < 2; rank++) {
+        ck_assert_uint_eq(run.selves[rank].summary.interval_steps, 1);
+        ck_assert_str_eq(run.selves[rank].summary.wire, "float32");
+    }
+    ranks_free(&run);
+}
+END_TEST
+
+START_TEST(the_summary_tells_the_last_round_s_interval)
+{
+    ranks_run run;
+    ranks_job job = auto_job(2, "backward");
+    job.config.wire = "int4";
+    job.config.wire_warmup = "float32";
+    ranks_run_well(&job, &run);
+    ck_assert_uint_eq(run.selves[0].summary.interval_steps, 4);
+    ck_assert_str_eq(run.selves[0].summary.wire, "int4");
+    ranks_free(&run);
+}
+END_TEST
+
 /* --- start --- */
 
 START_TEST(broadcast_gives_all_ranks_the_values_of_rank_0)
@@ -245,6 +275,8 @@ int main(void)
     tcase_add_loop_test(tcase, auto_works_in_every_style_of_calls, 0, RANKS_THREADS + 1);
     tcase_add_test(tcase, auto_without_parameters_stays_with_gradients);
     tcase_add_test(tcase, auto_without_gradients_begins_with_parameters);
+    tcase_add_test(tcase, the_summary_tells_what_was_sent);
+    tcase_add_test(tcase, the_summary_tells_the_last_round_s_interval);
     tcase_add_test(tcase, deferred_optimizers_end_equal_after_the_switch);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -115,7 +115,7 @@ START_TEST(fragments_hide_under_their_whole_round)
 {
     msdu__interval_args args = default_args();
     msdu__round_stats stats = default_stats(100);
-    msdu__hiding hiding = {0, 0, 0, 0};
+    msdu__hiding hiding = {.exact_ns = 0};
     msdu__choice choice = {.interval = 8, .delay_steps = 1, .wire = FLOAT32};
 
     ck_assert_double_eq_tol(msdu__interval_overhead(&args, &stats, &hiding, &choice), 90.0 / 170,

@@ -147,15 +147,15 @@ typedef struct msdu_summary {
     uint64_t wait_ns;        /* owner blocked in step, wait and finish */
     uint64_t elapsed_ns;     /* since msdu_start() */
     uint64_t plan_renewals;  /* times the order of slices was renewed */
-    uint64_t interval_steps; /* h now */
+    uint64_t interval_steps; /* h of the last round, as it was carried out */
     double drift;            /* relative drift of the last round: V / |w|^2 */
     double divergence;       /* gradient divergence a / b of the last round, 1 .. ranks */
     int32_t rank;            /* this rank */
     int32_t ranks;           /* size of the group */
-    const char *wire;        /* static; format now */
+    const char *wire;        /* static; format of the last round, likewise */
     const char *domain;      /* static; domain now */
     const char *interval;    /* static; policy */
-    char reason[128];        /* the policy's last reason, one line */
+    char reason[128];        /* the policy's last reason, one line: of a round to come */
     uint64_t cpu_ns;         /* processor time of the communication thread, as of the latest
                                 synchronization; threads of a backend come on top */
     uint64_t slice_bytes;    /* largest slice now */

@@ -108,7 +108,7 @@ def test_a_zero_is_not_the_default() -> None:
     model, optimizer, attachment = alone(
         interval="fixed", interval_steps=4, warmup_steps=0, domain="auto", broadcast=False
     )
-    nets.train(model, optimizer, range(3), 0)
+    nets.train(model, optimizer, range(10), 0)
     assert attachment.summary().interval_steps == 4
     attachment.close()
 

@@ -106,6 +106,17 @@ bool msdu__chain_parse(const char *text, bool is_delayed, msdu__chain *chain_out
     return true;
 }
 
+bool msdu__chain_keeps_equal(const msdu__chain *chain, const msdu__correct_args *args,
+                             bool is_prompt)
+{
+    if (chain->count != 1) {
+        return false;
+    }
+    const msdu_rule_step numbers = chain->rules[0]->step(args, is_prompt);
+    return (numbers.rule == MSDU_RULE_AVERAGE && is_prompt) ||
+           (numbers.rule == MSDU_RULE_DELAYED && numbers.a == 1.0);
+}
+
 /* --- passes --- */
 
 typedef struct span {
@@ -145,6 +156,31 @@ static size_t param_bytes(int32_t dtype)
     return is_half(dtype) ? 2 : working_bytes(dtype);
 }
 
+#define HASH_LANES 4 /* that do not wait for each other */
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+    return hash ^ hash >> 29;
+}
+
+/* Go on with a hash; what is left over at the end is padded with zeros. */
+static uint64_t hash_more(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *in = data;
+    uint64_t lanes[HASH_LANES] = {hash, 1, 2, 3};
+    uint64_t words[HASH_LANES];
+    for (size_t done = 0; done < bytes; done += sizeof(words)) {
+        const size_t left = bytes - done;
+        memset(words, 0, sizeof(words));
+        memcpy(words, in + done, left < sizeof(words) ? left : sizeof(words));
+        for (int l = 0; l < HASH_LANES; l++) {
+            lanes[l] = mix(lanes[l], words[l]);
+        }
+    }
+    return mix(mix(lanes[0], lanes[1]), mix(lanes[2], lanes[3]));
+}
+
 static void capture_span(const msdu__arrays *arrays, span s, void *snapshot, msdu__sums *sums)
 {
     const size_t bytes = working_bytes(arrays->dtype);
@@ -165,6 +201,7 @@ static void capture_span(const msdu__arrays *arrays, span s, void *snapshot, msd
      * vectorize each of these loops but not all of them in one. */
     sums->update_sq += loops->sum_sq(update, s.count, &sums->has_bad);
     sums->weight_sq += loops->sum_sq(anchor, s.count, &sums->has_bad);
+    sums->hash = hash_more(sums->hash, param, s.count * bytes);
 }
 
 void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sums *sums)

@@ -82,6 +82,10 @@ const msdu__rule *msdu__rule_at(uint32_t index);
  */
 bool msdu__chain_parse(const char *text, bool is_delayed, msdu__chain *chain_out, char *why,
                        size_t why_bytes);
+/* Would the chain, in exact arithmetic, leave every rank where it is if all captured the same?
+ * is_prompt: the mean is applied at once. */
+bool msdu__chain_keeps_equal(const msdu__chain *chain, const msdu__correct_args *args,
+                             bool is_prompt);
 
 /* One slice's arrays, all `count` elements. */
 typedef struct msdu__arrays {
@@ -99,6 +103,7 @@ typedef struct msdu__sums {
     double update_sq; /* |d|^2 before shaping, or |local pseudo-gradient|^2 in capture */
     double weight_sq; /* |A|^2 (apply: new anchor; capture: old) */
     bool has_bad;     /* capture: a NaN or infinity was met */
+    uint64_t hash;    /* capture: of param in working type; equal bits have the same */
 } msdu__sums;
 
 /*

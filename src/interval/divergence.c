@@ -255,10 +255,30 @@ static bool is_certain(const model *m, msdu__interval_state *state, const option
         return true;
     }
     *count += 1;
-    if (m->drift.stats.step <= ALARM_STEPS && exact.overhead > ALARM) {
+    bool is_alarming = m->drift.stats.step <= ALARM_STEPS && exact.overhead > ALARM;
+    if (is_alarming && args->local_ns <= 0) { /* one host may just be busy */
         *count += exact.overhead > ALARM_MOST ? NARROW_ROUNDS : NARROW_ROUNDS / 2;
     }
     return *count >= NARROW_ROUNDS || args->fixed_wire >= 0;
+}
+
+/* Is float32 to be kept, or gone back to, because a narrower wire was tried and was no faster? Not
+ * where its rounds wait alarmingly, by what is predicted and by what was measured. */
+static bool is_resting(const model *m, msdu__interval_state *state, const option *better)
+{
+    const msdu__interval_args *args = m->drift.args;
+    option exact = evaluate(m, &(msdu__choice){.interval = 1, .wire = args->widest_wire});
+
+    double pace = state->real[MSDU__REAL_PACE_EXACT];
+    double waited = pace > 0 ? 1 - (double)m->drift.stats.step_ns / pace : 0;
+    bool is_refused = msdu__waiting_refuses(state);
+
+    if (!is_refused || args->fixed_wire >= 0 || fmin(exact.overhead, waited) > ALARM ||
+        better->choice.wire == args->widest_wire) {
+        return false;
+    }
+    state->count[MSDU__COUNT_NARROWING] = 0;
+    return true;
 }
 
 /* Single steps: the wire only. */
@@ -270,6 +290,10 @@ static option choose_wire(const model *m, msdu__interval_state *state, found *be
     search(m, 1, 1, best);
     better = prefer(m, best, why);
     *why = is_warm_up(m) ? "warm-up" : *why;
+    if (is_resting(m, state, better)) {
+        *why = "a narrower wire was no faster";
+        return evaluate(m, &(msdu__choice){.interval = 1, .wire = m->drift.args->widest_wire});
+    }
     if (!is_certain(m, state, better)) {
         *why = "a narrower wire wanted";
         return evaluate(m, &(msdu__choice){.interval = 1, .wire = m->drift.args->widest_wire});

@@ -57,7 +57,7 @@ static void learn_drift(const msdu__drift *m, msdu__interval_state *state)
 {
     const msdu__round_stats *stats = &m->stats;
     double weight = state->real[MSDU__REAL_WEIGHT] > 0 ? state->real[MSDU__REAL_WEIGHT] : 1;
-    double drift = fmax(stats->local_sq - stats->mean_sq, 0) / weight;
+    double drift = msdu__interval_drift(stats) / weight;
     double contribution = stats->local_sq / weight;
 
     if (state->real[MSDU__REAL_AT] > 0) {

@@ -42,6 +42,20 @@ uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous
     return (uint32_t)fmin(fmax(value, 1), most);
 }
 
+/*
+ * Means are float32, each element within 2^-24 of itself, so a - b holds twice that of b whatever
+ * the ranks did. And every step rounds every weight, at random within 2^-24: as much may lie
+ * between ranks that computed the same in another order.
+ */
+double msdu__interval_drift(const msdu__round_stats *stats)
+{
+    double drift = stats->local_sq - stats->mean_sq;
+    double of_mean = 0x1p-22 * stats->local_sq;
+    double of_weights = 0x1p-48 * stats->weight_sq * stats->interval;
+
+    return drift > of_mean && drift > of_weights ? drift : 0;
+}
+
 static double wire_bits(const msdu__interval_args *args, int wire)
 {
     return wire >= 0 && (uint32_t)wire < args->wire_count ? args->wires[wire].bits : 0;

@@ -22,6 +22,7 @@ typedef struct msdu__interval_wire {
     double bits;           /* per element */
     double residual_ratio; /* predicted residual energy / energy of a contribution */
     double harm_ratio;     /* the part of it that harms as noise does */
+    double code_ns;        /* of an element, both phases, on one core; until it is measured */
     bool is_allowed;       /* may be chosen in local rounds (h > 1) */
     bool is_allowed_h1; /* may be chosen for gradients (h = 1); 2 bits only under linear optimizers
                          */
@@ -47,8 +48,10 @@ typedef struct msdu__interval_args {
     uint32_t delay_min; /* tau, steps the mean of a local round comes late: a policy may */
     uint32_t delay_max; /* choose it between these, below h */
     uint32_t fragments; /* parts of the model that follow each other over a late round */
-    double hide_share;  /* of a step, that hides a gradient round, until measured */
-    double hide_local;  /* likewise a local round that is not late */
+    double local_ns;    /* of a synchronization, that is no network's: where all ranks are on one */
+    double local_byte_ns; /* host, threads that wake, and copies; likewise of a byte */
+    double hide_share;    /* of a step, that hides a gradient round, until measured */
+    double hide_local;    /* likewise a local round that is not late */
     msdu__interval_wire wires[MSDU__WIRES_MAX];
     uint32_t wire_count;
 } msdu__interval_args;
@@ -85,8 +88,8 @@ typedef struct msdu__round_stats {
 
 /* A policy's memory: plain data, zeroed at first, saved with a checkpoint. */
 typedef struct msdu__interval_state {
-    double real[16];
-    uint64_t count[9]; /* see drift.h and waiting.h */
+    double real[21];
+    uint64_t count[14]; /* see drift.h and waiting.h */
 } msdu__interval_state;
 
 /* What a policy chooses among. */
@@ -102,6 +105,8 @@ typedef struct msdu__hiding {
     double local_share;
     double late_ns;  /* waited in a late round whatever the link does */
     double exact_ns; /* waited in a float32 gradient round, at most; infinity: not known */
+    double least_ns; /* a synchronization while the machine is quiet; 0: not known */
+    int least_wire;  /* in this format */
 } msdu__hiding;
 
 typedef struct msdu__decision {
@@ -126,6 +131,8 @@ int msdu__interval_first_wire(const msdu__interval_args *args);
 /* Shared by policies: clamp to 1 .. interval_max, and to a factor 2 of the previous interval;
  * always 1 if !can_go_local. */
 uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous, double wanted);
+/* a - b, how far ranks are apart: zero where it is below the rounding of what it is measured on. */
+double msdu__interval_drift(const msdu__round_stats *stats);
 /* Predicted time of a synchronization in the given format, from this round's measurement. */
 double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
                               int wire);

@@ -26,6 +26,13 @@
 /* Likewise while sizes of slices are tried, of which some are far from the best. */
 #define TURNS_TRIAL 0.4
 
+#define BLOCK_ROUNDS   16 /* whose second lowest time is the least */
+#define SMOOTH_PACE    0.1
+#define TRIED_ROUNDS   32    /* of a narrower format, until its pace is judged */
+#define FASTER         0.985 /* by which it must be, of the time a step took in float32 */
+#define RESTING_ROUNDS 256ULL
+#define RESTING_MOST   6 /* doublings */
+
 /* What a round is, as far as waiting is concerned. */
 enum { KIND_GRADIENT = 1, KIND_LOCAL, KIND_LATE };
 
@@ -34,6 +41,14 @@ enum { KIND_GRADIENT = 1, KIND_LOCAL, KIND_LATE };
 static double wire_bits(const msdu__interval_args *args, int wire)
 {
     return wire >= 0 && (uint32_t)wire < args->wire_count ? args->wires[wire].bits : 0;
+}
+
+/* Beyond what is measured: a format that was not tried has its codes made on the same cores. */
+static double coding_ns(const msdu__interval_args *args, const msdu__round_stats *stats, int wire)
+{
+    double coded = args->wires[wire].code_ns - args->wires[stats->link_wire].code_ns;
+
+    return stats->fixed_ns > 0 ? 0 : fmax(coded, 0) * (double)stats->elements;
 }
 
 double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
@@ -48,7 +63,25 @@ double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round
     if (bits <= 0 || measured <= 0) {
         return link;
     }
-    return fixed + (link - fixed) * bits / measured;
+    return fixed + (link - fixed) * bits / measured + coding_ns(args, stats, wire);
+}
+
+/* Of a gradient round, what the network takes beyond what any exchange takes on one host, while the
+ * machine is quiet: ranks that wait longer wait for each other's computing. */
+static double network_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
+                         const msdu__hiding *hiding, int wire)
+{
+    msdu__round_stats quiet = *stats;
+    double ring = stats->ranks > 0 ? 2.0 * (stats->ranks - 1) / stats->ranks : 0;
+    double bytes = ring * (double)stats->elements * wire_bits(args, wire) / 8;
+
+    if (hiding->least_ns <= 0) {
+        return (double)INFINITY;
+    }
+    quiet.link_ns = (uint64_t)fmin(hiding->least_ns, LINK_MOST);
+    quiet.link_wire = hiding->least_wire;
+    double local = args->local_ns + args->local_byte_ns * bytes;
+    return fmax(msdu__interval_sync_ns(args, &quiet, wire) - local, 0);
 }
 
 /* Steps a late round hides under: its fragments follow each other, each late by as much. */
@@ -84,6 +117,9 @@ double msdu__interval_overhead(const msdu__interval_args *args, const msdu__roun
 
             waited = fmin(waited, hiding->exact_ns - turns * step);
         }
+        if (is_gradient) {
+            waited = fmin(waited, network_ns(args, stats, hiding, choice->wire));
+        }
     }
     waited = fmax(waited, 0);
     total = steps * step + waited;
@@ -103,6 +139,8 @@ msdu__hiding msdu__waiting_hiding(const msdu__interval_args *args,
         hiding.gradient_share += state->real[MSDU__REAL_HID];
         hiding.local_share += state->real[MSDU__REAL_HID_LOCAL];
         hiding.late_ns = state->real[MSDU__REAL_WAITED_LATE];
+        hiding.least_ns = state->count[MSDU__COUNT_LEAST] > 0 ? state->real[MSDU__REAL_LEAST] : 0;
+        hiding.least_wire = (int)state->count[MSDU__COUNT_LEAST] - 1;
     }
     if (state != NULL && state->real[MSDU__REAL_SHARED] > 0) {
         hiding.exact_ns = state->real[MSDU__REAL_WAITED_EXACT];
@@ -155,6 +193,55 @@ static void learn_fixed(const msdu__interval_args *args, msdu__round_stats *stat
         double fixed = (*now * bits_other - *other * bits) / (bits_other - bits);
 
         stats->fixed_ns = fmax(fmin(fixed, fmin(*now, *other)), 1);
+    }
+}
+
+static void begin_block(msdu__interval_state *state)
+{
+    state->real[MSDU__REAL_LOWEST] = state->real[MSDU__REAL_LOW] = LINK_MOST;
+    state->count[MSDU__COUNT_BLOCK] = 0;
+}
+
+/* Another format: what its least time should be, until rounds tell. */
+static void change_least(const msdu__interval_args *args, const msdu__round_stats *stats,
+                         msdu__interval_state *state)
+{
+    msdu__round_stats before = *stats;
+    double now = (double)stats->link_ns;
+
+    before.link_ns = (uint64_t)fmin(state->real[MSDU__REAL_LEAST], LINK_MOST);
+    before.link_wire = (int)state->count[MSDU__COUNT_LEAST] - 1;
+    state->real[MSDU__REAL_LEAST] =
+        before.link_wire < 0 ? now
+                             : fmin(msdu__interval_sync_ns(args, &before, stats->link_wire), now);
+    state->count[MSDU__COUNT_LEAST] = (uint64_t)stats->link_wire + 1;
+    begin_block(state);
+}
+
+/* On a busy machine most rounds take longer than the network does, but not all. The second lowest
+ * of a block, because a thread that was stopped between a start and its time stamp tells almost
+ * nothing. */
+static void learn_least(const msdu__interval_args *args, const msdu__round_stats *stats,
+                        msdu__interval_state *state)
+{
+    double *least = &state->real[MSDU__REAL_LEAST];
+    double *lowest = &state->real[MSDU__REAL_LOWEST];
+    double *low = &state->real[MSDU__REAL_LOW];
+    double now = (double)stats->link_ns;
+
+    if (stats->link_ns == 0 || wire_bits(args, stats->link_wire) <= 0) {
+        return;
+    }
+    if ((uint64_t)stats->link_wire + 1 != state->count[MSDU__COUNT_LEAST]) {
+        change_least(args, stats, state);
+    }
+    *low = fmin(*low, fmax(now, *lowest));
+    *lowest = fmin(*lowest, now);
+    if (++state->count[MSDU__COUNT_BLOCK] >= BLOCK_ROUNDS) {
+        *least = *low;
+        begin_block(state);
+    } else {
+        *least = fmin(*least, *low);
     }
 }
 
@@ -219,6 +306,35 @@ static void learn_exact(const msdu__round_stats *stats, msdu__interval_state *st
     *smooth += weight * innovation(state, shared, *smooth, most);
 }
 
+/* How long steps take, waiting included: what a narrower format is judged by in the end. */
+static void learn_pace(const msdu__round_stats *stats, bool is_exact, msdu__interval_state *state)
+{
+    double now = (double)stats->step_ns + (double)stats->wait_ns;
+    double *pace = &state->real[is_exact ? MSDU__REAL_PACE_EXACT : MSDU__REAL_PACE_NARROW];
+    uint64_t *narrow = &state->count[MSDU__COUNT_NARROW];
+
+    *narrow = is_exact ? 0 : *narrow + 1;
+    if (*pace <= 0 || *narrow == 1) {
+        *pace = now;
+    }
+    *pace += SMOOTH_PACE * fmin(now - *pace, *pace);
+}
+
+bool msdu__waiting_refuses(msdu__interval_state *state)
+{
+    uint64_t *resting = &state->count[MSDU__COUNT_RESTING];
+    uint64_t *refused = &state->count[MSDU__COUNT_REFUSED];
+    double exact = state->real[MSDU__REAL_PACE_EXACT];
+
+    *resting -= *resting > 0 ? 1 : 0;
+    if (state->count[MSDU__COUNT_NARROW] == TRIED_ROUNDS && exact > 0 &&
+        state->real[MSDU__REAL_PACE_NARROW] > FASTER * exact) {
+        *resting = RESTING_ROUNDS << (*refused < RESTING_MOST ? *refused : RESTING_MOST);
+        *refused += 1;
+    }
+    return *resting > 0;
+}
+
 /* The round before, as one count: kind, delay and wire. Its interval tells nothing about the wait
  * at its end but for fragments, which fill theirs. */
 static uint64_t pack(const msdu__interval_args *args, const msdu__round_stats *stats)
@@ -246,6 +362,7 @@ static void learn_hiding(const msdu__interval_args *args, const msdu__round_stat
     switch (before & 0xff) {
     case KIND_GRADIENT:
         learn_share(stats, state, sync, args->hide_share, &state->real[MSDU__REAL_HID]);
+        learn_pace(stats, choice.wire == args->widest_wire, state);
         if (choice.wire == args->widest_wire) {
             learn_exact(stats, state);
         }
@@ -266,6 +383,7 @@ void msdu__waiting_learn(const msdu__interval_args *args, msdu__round_stats *sta
     }
     state->count[MSDU__COUNT_MEASURED]++;
     learn_fixed(args, stats, state);
+    learn_least(args, stats, state);
     learn_link(args, stats, state);
     learn_hiding(args, stats, state);
     state->count[MSDU__COUNT_BEFORE] = pack(args, stats);

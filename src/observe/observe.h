@@ -12,6 +12,9 @@
 /* --- summary.c --- */
 /* Write the summary as a few lines of text (no trailing newline), at most bytes with the zero. */
 void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes);
+/* "3.2 times fewer", or "5.0 times more": bytes sent beside plain ones; neither is 0. */
+#define MSDU__FEWER_BYTES 64
+void msdu__summary_fewer(const msdu_summary *summary, char text[MSDU__FEWER_BYTES]);
 
 /* --- metrics.c --- */
 /* Replace the Prometheus file `path` (written beside it, then renamed). Metric names msdu_...,

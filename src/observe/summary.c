@@ -41,6 +41,15 @@ static const char *or_none(const char *text)
     return text != NULL && text[0] != '\0' ? text : "none";
 }
 
+void msdu__summary_fewer(const msdu_summary *summary, char text[MSDU__FEWER_BYTES])
+{
+    double sent = (double)summary->bytes_sent;
+    double plain = (double)summary->bytes_plain;
+    bool is_more = sent > plain;
+    double times = is_more ? sent / plain : plain / sent;
+    snprintf(text, MSDU__FEWER_BYTES, "%.1f times %s", times, is_more ? "more" : "fewer");
+}
+
 void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
 {
     text_buf out = {text, bytes, 0};
@@ -55,8 +64,10 @@ void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
     add_bytes(&out, summary->bytes_sent);
     add(&out, ", plain allreduce ");
     add_bytes(&out, summary->bytes_plain);
-    if (summary->bytes_sent > 0) {
-        add(&out, ", %.1f times fewer", (double)summary->bytes_plain / (double)summary->bytes_sent);
+    if (summary->bytes_sent > 0 && summary->bytes_plain > 0) {
+        char fewer[MSDU__FEWER_BYTES];
+        msdu__summary_fewer(summary, fewer);
+        add(&out, ", %s", fewer);
     }
     double elapsed = (double)summary->elapsed_ns;
     add(&out, "\nwaited %.2f s of %.2f s (%.1f %%), plan renewed %llu times\n",

@@ -34,6 +34,17 @@ uint64_t msdu__exchange_bytes(const msdu__wire *wire, uint64_t count, uint32_t b
     return sent > received ? sent : received;
 }
 
+uint64_t msdu__exchange_sent(const msdu__wire *wire, const uint64_t *share_count, uint32_t block,
+                             int32_t ranks)
+{
+    uint64_t sent =
+        (uint64_t)(ranks > 0 ? ranks - 1 : 0) * msdu__wire_bytes(wire, share_count[0], block);
+    for (int32_t j = 1; j < ranks; j++) {
+        sent += msdu__wire_bytes(wire, share_count[j], block);
+    }
+    return sent;
+}
+
 double msdu__exchange_encode(const msdu__exchange *x, const float *value, float *residual,
                              void *send)
 {

@@ -103,6 +103,11 @@ typedef struct msdu__exchange {
 uint64_t msdu__exchange_bytes(const msdu__wire *wire, uint64_t count, uint32_t block,
                               int32_t ranks);
 
+/* Bytes that the first owner sends, who has most to send: all others' shares once, then its own to
+ * every other rank. */
+uint64_t msdu__exchange_sent(const msdu__wire *wire, const uint64_t *share_count, uint32_t block,
+                             int32_t ranks);
+
 /* Phase 1, before the all-to-all: encode value (+ residual, may be NULL) for all owners, one after
  * another. Returns residual energy. */
 double msdu__exchange_encode(const msdu__exchange *x, const float *value, float *residual,

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A busy machine is no slow link: the default policy on ranks that wait for cores, for threads that
+ * wake and for codes. Steps of 10 ms; what differs from round to round is the machine.
+ */
+#include "interval/waiting.h"
+#include "interval_fixture.h"
+#include "suite.h"
+
+typedef struct machine {
+    msdu__interval_args args;
+    msdu__interval_state state;
+    double link_ms;    /* of float32, while the machine is quiet */
+    double busy_ms;    /* more, in link and wait, in all rounds but one of `quiet_every` */
+    int quiet_every;   /* 0: never quiet */
+    int stopped_every; /* in one round of these the time stamps are of a stopped thread; 0: none */
+    double waits_ms;   /* in every round, whatever its format; negative: what the link takes */
+    int round;
+    uint64_t first_step;
+    msdu__decision now;
+    int left;         /* first round that decided for anything but float32 at h = 1; 0: none */
+    int back;         /* first after it that did for float32 again */
+    int left_again;   /* and that left once more */
+    const char *seen; /* "no faster" once a reason said so */
+} machine;
+
+static machine machine_new(double link_ms, double busy_ms)
+{
+    return (machine){.args = default_args(),
+                     .link_ms = link_ms,
+                     .busy_ms = busy_ms,
+                     .quiet_every = 8,
+                     .waits_ms = -1,
+                     .first_step = 100,
+                     .now = {.interval = 1, .wire = FLOAT32}};
+}
+
+static msdu__round_stats round_of(const machine *m)
+{
+    msdu__round_stats stats = default_stats(0);
+    bool is_quiet = m->quiet_every > 0 && m->round % m->quiet_every == 0;
+    bool is_stopped = m->stopped_every > 0 && m->round % m->stopped_every == 0;
+    double link = m->link_ms * m->args.wires[m->now.wire].bits / 32 + (is_quiet ? 0 : m->busy_ms);
+    stats.step = (uint64_t)m->round + m->first_step;
+    stats.wire = stats.link_wire = m->now.wire;
+    stats.link_ns = (uint64_t)(is_stopped ? 2000 : 1e6 * link);
+    stats.wait_ns = (uint64_t)(1e6 * (m->waits_ms >= 0 ? m->waits_ms : link));
+    return stats;
+}
+
+static void note(machine *m, const msdu__decision *d)
+{
+    bool is_exact = d->wire == FLOAT32 && d->interval == 1;
+    m->left = m->left == 0 && !is_exact ? m->round : m->left;
+    m->back = m->left > 0 && m->back == 0 && is_exact ? m->round : m->back;
+    m->left_again = m->back > 0 && m->left_again == 0 && !is_exact ? m->round : m->left_again;
+    m->seen = strstr(d->reason, "no faster") != NULL ? "no faster" : m->seen;
+}
+
+static void machine_run(machine *m, int rounds)
+{
+    for (int end = m->round + rounds; m->round < end; m->round++) {
+        msdu__round_stats stats = round_of(m);
+        msdu__decision d = decide("divergence", &m->args, &stats, &m->state);
+        note(m, &d);
+        m->now = (msdu__decision){.interval = 1, .wire = d.wire};
+    }
+}
+
+START_TEST(waits_of_a_busy_machine_are_not_the_network_s)
+{
+    machine m = machine_new(0.2, 8);
+    machine_run(&m, 400);
+    ck_assert_int_eq(m.left, 0);
+}
+END_TEST
+
+START_TEST(a_slow_link_is_one_on_a_busy_machine_too)
+{
+    machine m = machine_new(40, 8);
+    machine_run(&m, 60);
+    ck_assert_int_gt(m.left, 0);
+    ck_assert_int_le(m.left, 20);
+}
+END_TEST
+
+START_TEST(a_stopped_thread_does_not_make_a_slow_link_fast)
+{
+    machine m = machine_new(40, 2);
+    m.quiet_every = 0;
+    m.stopped_every = 20;
+    machine_run(&m, 60);
+    ck_assert_int_gt(m.left, 0);
+    ck_assert_int_le(m.left, 40);
+}
+END_TEST
+
+START_TEST(a_link_that_becomes_slow_is_seen)
+{
+    machine m = machine_new(0.2, 8);
+    machine_run(&m, 100);
+    m.link_ms = 40;
+    machine_run(&m, 300);
+    ck_assert_int_gt(m.left, 100);
+}
+END_TEST
+
+/* Never quiet, and every exchange is a few wakes of threads; on one host that is nobody's link. */
+START_TEST(what_every_exchange_costs_on_one_host_is_no_reason)
+{
+    for (int is_local = 0; is_local <= 1; is_local++) {
+        machine m = machine_new(1, 3);
+        m.quiet_every = 0;
+        m.args.local_ns = is_local ? 1e6 : 0;
+        m.args.local_byte_ns = is_local ? 3.2 : 0;
+        machine_run(&m, 100);
+        ck_assert(is_local ? m.left == 0 : m.left > 0);
+        m.link_ms = 60; /* a shaped link, on one host as well */
+        machine_run(&m, 300);
+        ck_assert_int_gt(m.left, 0);
+    }
+}
+END_TEST
+
+/* The first rounds of a busy machine must not sound the alarm. */
+START_TEST(one_host_is_not_alarmed_by_its_first_rounds)
+{
+    machine m = machine_new(0.2, 60);
+    m.args.local_ns = 1e6;
+    m.first_step = 1;
+    m.quiet_every = 4;
+    machine_run(&m, 200);
+    ck_assert_int_eq(m.left, 0);
+}
+END_TEST
+
+/* --- what was tried --- */
+
+START_TEST(a_format_that_is_no_faster_is_given_up_and_rests)
+{
+    machine m = machine_new(8, 0);
+    m.waits_ms = 2; /* for something else than the link: no more than ALARM of a step */
+    m.args.can_go_local = false;
+    machine_run(&m, 300);
+    ck_assert_int_gt(m.left, 0);
+    ck_assert_int_gt(m.back, m.left + 20);
+    ck_assert_int_lt(m.back, m.left + 60);
+    ck_assert_int_eq(m.left_again, 0);
+    ck_assert_ptr_nonnull(m.seen);
+    machine_run(&m, 300);
+    ck_assert_int_gt(m.left_again, m.back + 200); /* and is tried again in the end */
+}
+END_TEST
+
+START_TEST(a_format_that_is_faster_stays)
+{
+    machine m = machine_new(8, 0);
+    m.args.can_go_local = false;
+    machine_run(&m, 300);
+    ck_assert_int_gt(m.left, 0);
+    ck_assert_int_eq(m.back, 0);
+}
+END_TEST
+
+/* --- codes --- */
+
+START_TEST(codes_are_counted_until_they_are_measured)
+{
+    msdu__interval_args args = default_args();
+    msdu__round_stats stats = default_stats(8);
+    double plain = msdu__interval_sync_ns(&args, &stats, INT4);
+    stats.link_wire = FLOAT32;
+    args.wires[INT4].code_ns = 0.9;
+    double coded = msdu__interval_sync_ns(&args, &stats, INT4);
+    ck_assert_double_eq_tol(coded, plain + 0.9 * (double)stats.elements, 1);
+    stats.fixed_ns = 1; /* two formats were seen, and codes in one of them */
+    ck_assert_double_lt(msdu__interval_sync_ns(&args, &stats, INT4), plain + 1e3);
+}
+END_TEST
+
+/* 4 million bytes at 10 Gbit/s take 3.2 ms: codes that take longer hide nothing. */
+START_TEST(a_format_that_codes_longer_than_it_saves_is_not_taken)
+{
+    for (int is_coded = 0; is_coded <= 1; is_coded++) {
+        machine m = machine_new(6, 0);
+        for (int wire = BFLOAT16; wire <= TERNARY; wire++) {
+            m.args.wires[wire].code_ns = is_coded ? 8 : 0;
+        }
+        m.args.can_go_local = false;
+        machine_run(&m, 100);
+        ck_assert(is_coded ? m.left == 0 : m.left > 0);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("busy");
+    TCase *tcase = tcase_create("busy");
+    tcase_add_test(tcase, waits_of_a_busy_machine_are_not_the_network_s);
+    tcase_add_test(tcase, a_slow_link_is_one_on_a_busy_machine_too);
+    tcase_add_test(tcase, a_stopped_thread_does_not_make_a_slow_link_fast);
+    tcase_add_test(tcase, a_link_that_becomes_slow_is_seen);
+    tcase_add_test(tcase, what_every_exchange_costs_on_one_host_is_no_reason);
+    tcase_add_test(tcase, one_host_is_not_alarmed_by_its_first_rounds);
+    tcase_add_test(tcase, a_format_that_is_no_faster_is_given_up_and_rests);
+    tcase_add_test(tcase, a_format_that_is_faster_stays);
+    tcase_add_test(tcase, codes_are_counted_until_they_are_measured);
+    tcase_add_test(tcase, a_format_that_codes_longer_than_it_saves_is_not_taken);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}

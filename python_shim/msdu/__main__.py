@@ -22,8 +22,10 @@ torch.distributed.all_reduce, and synchronizes it by libmsdu. Under any launcher
 
 options:
   --SETTING VALUE   any setting below, with - or _; a choice of no, yes also as --no-SETTING
-  --buffers WHAT    average (default): BatchNorm statistics and the like are averaged with the
-                    parameters; local: each rank keeps its own
+  --buffers WHAT    ddp (default): BatchNorm statistics and the like are as the script's
+                    DistributedDataParallel has them while gradients are exchanged (rank 0's, at
+                    each forward), and averaged with the parameters in local steps; average: only
+                    that; local: each rank keeps its own
   --second-moments HOW  Adam's in local steps: mean (default: led to those of the mean
                     gradient), keep (with --warmup-steps N: those of the mean gradients of N
                     steps stay) or own
@@ -54,7 +56,7 @@ class _Arguments:
 
     def __init__(self, words: list[str]) -> None:
         self.settings: dict[str, str] = {}
-        self.buffers = "average"
+        self.buffers = "ddp"
         self.sync_every = 0
         self.sync_on_eval = False
         self.is_quiet = False
@@ -95,8 +97,8 @@ class _Arguments:
 
     def _set(self, name: str, value: str) -> None:
         if name == "buffers":
-            if value not in ("average", "local"):
-                _refuse(f"--buffers {value}: average or local")
+            if value not in ("ddp", "average", "local"):
+                _refuse(f"--buffers {value}: ddp, average or local")
             self.buffers = value
         elif name == "sync_every":
             if not value.isdigit() or int(value) < 1:

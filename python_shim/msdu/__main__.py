@@ -51,6 +51,13 @@ def _help() -> str:
     return "\n".join(lines)
 
 
+def _print_help() -> None:
+    try:
+        print(_help(), flush=True)
+    except BrokenPipeError:  # into head: who reads it has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class _Arguments:
     """The command line, up to the script."""
 
@@ -78,7 +85,7 @@ class _Arguments:
         name, has_value, value = word[2:].partition("=")
         name = name.replace("-", "_")
         if word in ("-h", "--help"):
-            print(_help())
+            _print_help()
             raise SystemExit(0)
         if not word.startswith("--"):
             _refuse(f"unknown option {word}; see python -m msdu --help")
@@ -113,7 +120,9 @@ def _check(settings: dict[str, str]) -> None:
     try:
         known, _ = _settings.split(settings)
         probe = {k: v for k, v in known.items() if k not in ("ranks", "rank", "backend")}
-        _context.Context({**probe, "backend": "local", "ranks": 1}).destroy()
+        if os.environ.get("RANK", "0") != "0":
+            _context.tell_no_unknown_variables()
+        _context.Context({**probe, "backend": "local", "ranks": 1}, is_probe=True).destroy()
     except _abi.Error as problem:
         _refuse(str(problem))
 

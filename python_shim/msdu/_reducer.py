@@ -13,21 +13,29 @@ from typing import Any, Callable
 import torch
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from . import _tensors
+from . import _abi, _tensors
 from ._gradients import EXCHANGE, Gradients
 
 
 class Armed(Gradients):
     """Gradients of those wrapped models whose reducer is armed; all others are left alone.
 
+    Several backward passes may follow one forward pass, each through a part of the model: a gradient
+    that came is disarmed, others stay armed until they come.
+
     Attributes:
-        armed: the parts (numbers of wrapped models) that the next backward pass reduces.
-        over: those that the pass reduced which ends now.
+        armed: by slot: is its gradient reduced when it comes next?
+        over: parts (numbers of wrapped models) that the pass reduced which ends now.
+        strict: parts whose reducer expects every gradient exactly once.
     """
 
     def _listen(self) -> list[Any]:
-        self.armed: set[int] = set()
+        self.armed = bytearray(len(self._slots))
         self.over: set[int] = set()
+        self.strict: set[int] = set()
+        self._ours: dict[int, list[int]] = {}
+        for index, slot in enumerate(self._slots):
+            self._ours.setdefault(slot.part, []).append(index)
         return [self._listen_to(index, slot) for index, slot in enumerate(self._slots)]
 
     def _listen_to(self, index: int, slot: _tensors.Slot) -> Any:
@@ -40,27 +48,43 @@ class Armed(Gradients):
 
     def _hook(self, index: int, slot: _tensors.Slot) -> Callable[[torch.Tensor], None]:
         on_gradient = super()._hook(index, slot)
-        part = slot.part
 
         def on_armed(param: torch.Tensor) -> None:
-            if part in self.armed:
+            if self.armed[index]:
                 on_gradient(param)
+            elif slot.part in self.strict:
+                self._refuse_again(slot)
 
         return on_armed
 
+    def _refuse_again(self, slot: _tensors.Slot) -> None:
+        """Torch's reducer, too, raises where a gradient comes again before all of them came."""
+        if any(self.armed[index] for index in self._ours[slot.part]):
+            raise _abi.Error(
+                _abi.ERR_STATE,
+                f"gradient of '{slot.name}' came in two backward passes after one forward pass: "
+                "ranks would go apart; add the losses and run one backward pass",
+            )
+
+    def arm(self, part: int) -> None:
+        """The next gradients of this part are reduced."""
+        for index in self._ours.get(part, ()):
+            self.armed[index] = 1
+
     def end(self) -> None:
-        """As torch's: a model is disarmed by a pass that gave it gradients."""
+        """As torch's: gradients that came are disarmed."""
         if not self.is_begun:
             return
-        self.over = set(self.armed)
-        if self.mode == EXCHANGE:
-            self.over = {slot.part for index, slot in enumerate(self._slots) if self.fired[index]}
+        over = self.fired if self.mode == EXCHANGE else self.armed  # else nobody counts them
+        came = [index for index, is_over in enumerate(over) if is_over]
+        self.over = {self._slots[index].part for index in came}
         super().end()
-        self.armed -= self.over
+        for index in came:
+            self.armed[index] = 0
 
     def _announce_missing(self) -> list[tuple[int, torch.Tensor]]:
         for index, slot in enumerate(self._slots):
-            if slot.part not in self.armed:
+            if not self.armed[index]:
                 self.fired[index] = 1  # takes part with zeros; its gradient stays as it is
                 self._hand_over(slot, self._reserve.zeros(index, slot))
         return super()._announce_missing()

@@ -72,7 +72,7 @@ def _group_tag(process_group: Optional[Any]) -> str:
 
 def _from_launcher(given: Mapping[str, Any]) -> tuple[int, int]:
     """Rank and size as the library reads them, by a context that is never started."""
-    probe = _context.Context({k: given[k] for k in ("backend", "config_file") if k in given})
+    probe = _context.Context({k: given[k] for k in ("backend", "config_file") if k in given}, True)
     try:
         summary = probe.summary()
         return summary.rank, summary.ranks

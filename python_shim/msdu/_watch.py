@@ -94,7 +94,11 @@ class Watched(Attachment):
 
     def arm(self, part: int) -> None:
         """The next backward pass reduces the gradients of this wrapper's model."""
-        self._gradients.armed.add(part)
+        self._gradients.arm(part)
+
+    def be_strict(self, part: int) -> None:
+        """This wrapper's reducer expects every gradient exactly once."""
+        self._gradients.strict.add(part)
 
     @property
     def is_exchanging(self) -> bool:
@@ -343,6 +347,8 @@ class Watch:
         for part, model in enumerate(models):
             self.of(model).attachment = attachment
             _reducer.take_over(model, functools.partial(attachment.arm, part))
+            if not model.find_unused_parameters and not model.static_graph:
+                attachment.be_strict(part)
         logger.info("attached: %r", attachment)
         return attachment
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch._dynamo  # optimizers load it at their first use: once, before the fork
 from forks import attached, attachments, free_port, launch, plain, values
+from torch.profiler import ProfilerActivity, profile
 
 EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
 # Steps of the library by script: one for each backward pass that DDP reduces.
@@ -32,6 +34,7 @@ SCRIPTS: dict[tuple[str, ...], list[int]] = {
     ("frozen.py", "static"): [5, 5],
     ("word_model.py",): [10],
     ("several.py",): [20],
+    ("passes.py",): [10],
     ("regression.py",): [39],  # the first one is the script's own
 }
 
@@ -78,3 +81,28 @@ def test_what_is_reduced_is_what_ddp_reduces(results: dict[Any, Any], script: An
         for one in under["made"]:
             assert one.rounds - one.steps in (0, 1)  # buffers are averaged at the end
             assert (one.sent_steps, one.sent_wire) == (1, "float32")
+
+
+def calls(body: Any, folder: Path) -> int:
+    """How often torch's process group reduced something."""
+
+    def counted(rank: int) -> int:
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            body(rank)
+        return sum(one.count for one in seen.key_averages() if one.key == "gloo:all_reduce")
+
+    first, second = values(launch(2, counted, folder))
+    assert first == second
+    return int(first)
+
+
+def test_torchs_reducer_does_not_reduce_beside_the_library(tmp_path: Path) -> None:
+    assert calls(plain("lightning_gan.py"), tmp_path) == 40  # two messages a pass
+    assert calls(attached(EXACT, "lightning_gan.py"), tmp_path) == 0
+
+
+def test_a_gradient_that_comes_again_is_refused(tmp_path: Path) -> None:
+    for how in (plain("passes.py", "again"), attached(EXACT, "passes.py", "again")):
+        for outcome in launch(2, how, tmp_path):
+            assert outcome.code == 1
+            assert "mark a variable ready" in outcome.problem or "two backward" in outcome.problem

@@ -129,6 +129,8 @@ class Session:
         except BaseException:
             self.close()
             raise
+        finally:
+            _rendezvous.let_go()
         attached.add(self)
 
     # --- start ---

@@ -20,8 +20,8 @@ from ._gradients import EXCHANGE, Gradients
 class Armed(Gradients):
     """Gradients of those wrapped models whose reducer is armed; all others are left alone.
 
-    Several backward passes may follow one forward pass, each through a part of the model: a gradient
-    that came is disarmed, others stay armed until they come.
+    Several backward passes may follow one forward pass, each through a part of the model: a
+    gradient that came is disarmed, others stay armed until they come.
 
     Attributes:
         armed: by slot: is its gradient reduced when it comes next?

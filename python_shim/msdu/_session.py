@@ -428,9 +428,7 @@ class Session:
     def _refuse_unless_tied(self, param: torch.Tensor, now: torch.Tensor) -> None:
         if not any(now is known for known in self._params):
             name = next(slot.name for slot in self._slots if slot.param is param)
-            raise _tensors.invalid(
-                f"parameter '{name}' was replaced by another one: attach again"
-            )
+            raise _tensors.invalid(f"parameter '{name}' was replaced by another one: attach again")
 
     def _of_optimizers(self) -> list[int]:
         owned: list[int] = []

@@ -94,11 +94,15 @@ class Watched(Attachment):
 
     def arm(self, part: int) -> None:
         """The next backward pass reduces the gradients of this wrapper's model."""
-        self._gradients.arm(part)
+        self._armed().arm(part)
 
     def be_strict(self, part: int) -> None:
         """This wrapper's reducer expects every gradient exactly once."""
-        self._gradients.strict.add(part)
+        self._armed().strict.add(part)
+
+    def _armed(self) -> _reducer.Armed:
+        assert isinstance(self._gradients, _reducer.Armed)
+        return self._gradients
 
     @property
     def is_exchanging(self) -> bool:
@@ -106,7 +110,7 @@ class Watched(Attachment):
         return not self._is_local and self.ranks > 1
 
     def _bytes_of_pass(self) -> int:
-        over = frozenset(self._gradients.over)
+        over = frozenset(self._armed().over)
         if over not in self._bytes:
             params = (slot.param for slot in self._slots if slot.part in over)
             self._bytes[over] = _summary.of_allreduce(params, self.ranks)

@@ -23,7 +23,7 @@ for name in list(os.environ):  # nothing of the caller's settings
         del os.environ[name]
 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
     os.environ.pop(name, None)
-# Folders that torchrun and others make and leave behind: in one of this process, removed at its end.
+# What torchrun and others make and leave behind: in a folder of this process, removed at its end.
 # Forked ranks inherit the name and leave by os._exit(), so nobody else removes it.
 SCRATCH = tempfile.mkdtemp(prefix="msdu_python_tests_")
 atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch._dynamo  # optimizers load it at their first use: once, before the fork
+import torch._dynamo  # noqa: F401 - optimizers load it at their first use: once, before the fork
 from forks import attached, attachments, free_port, launch, plain, values
 from torch.profiler import ProfilerActivity, profile
 
 EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
+LOCAL = ["--interval", "fixed", "--interval-steps", "3", "--domain", "parameter"]
+LOCAL += ["--warmup-steps", "0", "--wire", "float32"]
 # Steps of the library by script: one for each backward pass that DDP reduces.
 SCRIPTS: dict[tuple[str, ...], list[int]] = {
     ("nanogpt.py",): [6],
@@ -106,3 +108,14 @@ def test_a_gradient_that_comes_again_is_refused(tmp_path: Path) -> None:
         for outcome in launch(2, how, tmp_path):
             assert outcome.code == 1
             assert "mark a variable ready" in outcome.problem or "two backward" in outcome.problem
+
+
+def test_an_interval_counts_optimizer_steps_not_micro_batches(tmp_path: Path) -> None:
+    def body(rank: int) -> tuple[int, int, int]:
+        attached(LOCAL, "nanogpt.py")(rank)
+        (made,) = [one.summary() for one in attachments()]
+        return made.steps, made.rounds, made.sent_steps
+
+    for steps, rounds, interval in values(launch(2, body, tmp_path)):
+        assert (steps, interval) == (6, 3)  # of 24 micro-batches
+        assert 0 < rounds < steps

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from forks import SCRIPTS, attached, free_port, launch, values
+from forks import attached, launch, values
 
 import msdu
 from msdu._summary import Sent
@@ -32,33 +31,15 @@ ENDINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def endings(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What each rank printed, by ending; all in one launch."""
-    ports = [free_port() for _ in ENDINGS]
-
-    def body(rank: int) -> None:
-        for what, port in zip(ENDINGS, ports):
-            os.environ["MASTER_PORT"] = str(port)
-            print("ending", what, flush=True)
-            attached(EXACT, "endings.py", what)(rank)
-
-    outcomes = launch(2, body, tmp_path_factory.mktemp("endings"))
-    values(outcomes)
-    found = []
-    for one in outcomes:
-        parts = [part.split("\n", 1) for part in one.output.split("ending ")[1:]]
-        found.append({part[0]: part[1] for part in parts})
-    return found
-
-
 @pytest.mark.parametrize("what", ENDINGS)
-def test_one_line_says_that_nothing_was_attached(endings: Any, what: str) -> None:
-    first, second = endings
-    (line,) = [line for line in first[what].splitlines() if line.startswith("msdu")]
+def test_one_line_says_that_nothing_was_attached(tmp_path: Path, what: str) -> None:
+    outcomes = launch(2, attached(EXACT, "endings.py", what), tmp_path)
+    values(outcomes)
+    said = [[x for x in one.output.splitlines() if x.startswith("msdu")] for one in outcomes]
+    (line,) = said[0]
     assert line.startswith("msdu: nothing was attached, the script ran as without msdu: ")
     assert ENDINGS[what] in line
-    assert "msdu" not in second[what]
+    assert not said[1]
 
 
 # --- sharded models ---
@@ -67,8 +48,6 @@ def test_one_line_says_that_nothing_was_attached(endings: Any, what: str) -> Non
 def attach_sharded(what: str) -> tuple[str, bool]:
     """The refusal, and whether the parameters are as they were."""
     ranks.join_torch()
-    sys.argv[:] = ["endings.py", "bare"]
-    sys.path.insert(0, str(SCRIPTS))
     net = nets.mlp(seed=1 + ranks.rank())
     if what == "fully_shard":
         from torch.distributed.device_mesh import init_device_mesh
@@ -175,8 +154,8 @@ def logged(script: str) -> Any:
 
 
 def test_settings_are_listed_once(tmp_path: Path) -> None:
-    env = {"MSDU_LOG": "info", "MSDU_WIER": "int4"}
-    first, second = launch(2, logged("two_models.py"), tmp_path, **env)
+    body = logged("two_models.py")
+    first, second = launch(2, body, tmp_path, MSDU_LOG="info", MSDU_WIER="int4")
     values([first, second])
     for one in (first, second):
         listed = [line for line in one.output.splitlines() if ": interval_steps 1 (from" in line]

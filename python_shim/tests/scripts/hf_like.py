@@ -66,7 +66,7 @@ torch.manual_seed(42 + rank)  # dropout
 micro = 3 if is_causal else 1
 losses = []
 model.zero_grad()
-for step in range(6):
+for _ in range(6):
     for at in range(micro):
         words = torch.randint(WORDS, (4, LENGTH), generator=data)
         labels = words if is_causal else torch.randint(2, (4,), generator=data)

@@ -88,7 +88,7 @@ def fit_automatic(strategy, optimizer, scheduler, batches):
         losses.append(loss.item())
         return loss
 
-    for batch in batches:
+    for batch in batches:  # noqa: B007 - the closure's
         optimizer.step(closure)
         scheduler.step()
     return losses

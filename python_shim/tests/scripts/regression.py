@@ -24,7 +24,7 @@ data = torch.Generator().manual_seed(1234 + dist.get_rank())
 x = torch.randn(64, 6, generator=data)
 y = torch.sin(x).sum(1, keepdim=True)
 losses = []
-for epoch in range(10):
+for _ in range(10):
     total = 0.0
     for at in torch.randperm(64, generator=data).split(16):
         optimizer.zero_grad()

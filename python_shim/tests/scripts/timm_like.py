@@ -57,7 +57,7 @@ model = DDP(net, gradient_as_bucket_view=True)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
 data = torch.Generator().manual_seed(42 + rank)
 losses = []
-for update in range(8):
+for _ in range(8):
     x = torch.randn(6, 3, 16, 16, generator=data).contiguous(memory_format=torch.channels_last)
     y = torch.randint(5, (6,), generator=data)
     loss = nn.functional.cross_entropy(model(x), y, label_smoothing=0.1)

@@ -72,7 +72,7 @@ scheduler = torch.optim.lr_scheduler.SequentialLR(
 )
 model = DDP(net)
 losses = []
-for epoch in range(3):
+for _ in range(3):
     train_one_epoch()
     scheduler.step()
     evaluate()

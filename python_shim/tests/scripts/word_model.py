@@ -34,7 +34,7 @@ text = torch.randint(
     WORDS, (60, BATCH), generator=torch.Generator().manual_seed(1111 + dist.get_rank())
 )
 losses, lr, best = [], 2.0, None
-for epoch in range(2):
+for _ in range(2):
     hidden = (torch.zeros(2, BATCH, WIDTH), torch.zeros(2, BATCH, WIDTH))
     for at in range(0, 30, LENGTH):
         model.zero_grad()

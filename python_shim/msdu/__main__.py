@@ -22,8 +22,10 @@ torch.distributed.all_reduce, and synchronizes it by libmsdu. Under any launcher
 
 options:
   --SETTING VALUE   any setting below, with - or _; a choice of no, yes also as --no-SETTING
-  --buffers WHAT    average (default): BatchNorm statistics and the like are averaged with the
-                    parameters; local: each rank keeps its own
+  --buffers WHAT    ddp (default): BatchNorm statistics and the like are as the script's
+                    DistributedDataParallel has them while gradients are exchanged (rank 0's, at
+                    each forward), and averaged with the parameters in local steps; average: only
+                    that; local: each rank keeps its own
   --second-moments HOW  Adam's in local steps: mean (default: led to those of the mean
                     gradient), keep (with --warmup-steps N: those of the mean gradients of N
                     steps stay) or own
@@ -49,12 +51,19 @@ def _help() -> str:
     return "\n".join(lines)
 
 
+def _print_help() -> None:
+    try:
+        print(_help(), flush=True)
+    except BrokenPipeError:  # into head: who reads it has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class _Arguments:
     """The command line, up to the script."""
 
     def __init__(self, words: list[str]) -> None:
         self.settings: dict[str, str] = {}
-        self.buffers = "average"
+        self.buffers = "ddp"
         self.sync_every = 0
         self.sync_on_eval = False
         self.is_quiet = False
@@ -76,7 +85,7 @@ class _Arguments:
         name, has_value, value = word[2:].partition("=")
         name = name.replace("-", "_")
         if word in ("-h", "--help"):
-            print(_help())
+            _print_help()
             raise SystemExit(0)
         if not word.startswith("--"):
             _refuse(f"unknown option {word}; see python -m msdu --help")
@@ -95,8 +104,8 @@ class _Arguments:
 
     def _set(self, name: str, value: str) -> None:
         if name == "buffers":
-            if value not in ("average", "local"):
-                _refuse(f"--buffers {value}: average or local")
+            if value not in ("ddp", "average", "local"):
+                _refuse(f"--buffers {value}: ddp, average or local")
             self.buffers = value
         elif name == "sync_every":
             if not value.isdigit() or int(value) < 1:
@@ -111,7 +120,9 @@ def _check(settings: dict[str, str]) -> None:
     try:
         known, _ = _settings.split(settings)
         probe = {k: v for k, v in known.items() if k not in ("ranks", "rank", "backend")}
-        _context.Context({**probe, "backend": "local", "ranks": 1}).destroy()
+        if os.environ.get("RANK", "0") != "0":
+            _context.tell_no_unknown_variables()
+        _context.Context({**probe, "backend": "local", "ranks": 1}, is_probe=True).destroy()
     except _abi.Error as problem:
         _refuse(str(problem))
 

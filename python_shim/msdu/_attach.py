@@ -90,7 +90,10 @@ class Attachment(Session):
         rank: of this process.
         ranks: how many there are.
         history: rows of (step, interval_steps, wire_bits, bytes_sent, wait_ns, elapsed_ns).
+        has_all: this rank missed no step of the epoch that join() ended last.
     """
+
+    has_all = True
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -139,14 +142,15 @@ class Attachment(Session):
         self._context.call(self._context.lib.join)
         after = self._context.summary()
         self._take(after)
+        # joining ends with one step in which no rank had a batch; fewer there are not
+        self.has_all = after.steps <= before + 1
+        self._plain_bytes += max(after.steps - before - 1, 0) * self._bytes_of_pass()
         self._waits.epoch += 1
         self.wait()
         is_gradient = after.domain == b"gradient" and self.ranks > 1
         if is_gradient and _level.needs_level(self.optimizers):
-            # joining ends with one step in which no rank had a batch; fewer there are not
-            has_all = after.steps <= before + 1
             device = self._context.device
-            _level.level(self.optimizers, *self._given, device=device, has_all=has_all)
+            _level.level(self.optimizers, *self._given, device=device, has_all=self.has_all)
 
     def synchronize(self) -> None:
         """Make all ranks equal to the bit now (evaluation, a checkpoint). All ranks call it after
@@ -218,6 +222,7 @@ class Attachment(Session):
             "rank": self.rank,
             "ranks": self.ranks,
             "steps_alone": self._steps_alone,
+            "plain_bytes": self._plain_bytes,
             "kept": [self._moments.kept.get(id(param)) for param in self._params],
             "data": torch.frombuffer(bytearray(data), dtype=torch.uint8),
         }
@@ -243,11 +248,14 @@ class Attachment(Session):
             self._context.lib.state_set, ctypes.c_void_p(data.data_ptr()), data.numel()
         )
         self._steps_alone = state["steps_alone"]
+        summary = self._context.summary()
+        # states of before November 2026 do not have it
+        self._plain_bytes = state.get("plain_bytes", summary.steps * self._bytes_of_all)
         kept = state.get("kept", [])  # states of before November 2026 have none
         self._moments.kept = {
             id(param): known for param, known in zip(self._params, kept) if known is not None
         }
-        self._take(self._context.summary())
+        self._take(summary)
 
     # --- seen from outside ---
 
@@ -255,7 +263,7 @@ class Attachment(Session):
         """Counters so far; after close() those of its moment."""
         if self._context.handle is None:
             return self._last
-        return Summary.of(self._counters())
+        return self._summarized()
 
     def progress(self) -> dict[str, str]:
         """A few words for ``tqdm.set_postfix()``: h, wire, share of time waited, fewer bytes."""
@@ -271,8 +279,13 @@ class Attachment(Session):
         """The history, at most 4096 rows."""
         return list(self.history.rows)
 
+    @property
+    def is_own(self) -> bool:
+        """Made by this process, and not the parent's."""
+        return self._context.handle is not None or hasattr(self, "_last")
+
     def __repr__(self) -> str:
-        if self._context.handle is None and not hasattr(self, "_last"):
+        if not self.is_own:
             return "<msdu.Attachment of the parent process>"
         now = self.summary()
         state = "closed" if self.is_closed else "finished" if self._is_finished else "attached"

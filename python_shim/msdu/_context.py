@@ -16,11 +16,45 @@ logger = logging.getLogger("msdu")
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
 
 
-def _write_log(_user: Any, level: int, text: bytes) -> None:
-    logger.log(_LEVELS.get(level, logging.WARNING), "%s", text.decode(errors="replace"))
+_NAMES = {1: "error", 2: "warn", 3: "info", 4: "debug"}
+_told: set[str] = set()  # variables that were complained about; "*": all
 
 
-_LOG = _abi.LOG_FN(_write_log)  # lives as long as the process: the library's threads call it
+def _is_again(text: str) -> bool:
+    """Was this variable complained about before, by another context?"""
+    _, is_unknown, rest = text.partition("unknown variable ")
+    if not is_unknown:
+        return False
+    name = rest.split()[0]
+    is_again = name in _told or "*" in _told
+    _told.add(name)
+    return is_again
+
+
+def tell_no_unknown_variables() -> None:
+    """Another rank does it."""
+    _told.add("*")
+
+
+def _write_log(_user: Any, level: int, raw: bytes) -> None:
+    text = raw.decode(errors="replace")
+    if _is_again(text):
+        return
+    if os.environ.get("MSDU_LOG"):  # which asks for lines on standard error: one write for each
+        os.write(2, f"msdu {_NAMES.get(level, '?')}: {text}\n".encode())
+    else:
+        logger.log(_LEVELS.get(level, logging.WARNING), "%s", text)
+
+
+def _write_unknown(user: Any, level: int, raw: bytes) -> None:
+    """Of a context that is only asked something: the variables that no setting has."""
+    if b"unknown variable" in raw:
+        _write_log(user, level, raw)
+
+
+# These live as long as the process: the library's threads call them.
+_LOG = _abi.LOG_FN(_write_log)
+_PROBE_LOG = _abi.LOG_FN(_write_unknown)
 
 
 def _log_level() -> int:
@@ -46,19 +80,22 @@ os.register_at_fork(after_in_child=_disown_all)
 class Context:
     """Owner of an msdu_ctx. Errors are :class:`msdu.Error` with the library's text.
 
+    Args:
+        given: settings.
+        is_probe: made to ask something, never started: it does not list its settings.
+
     ``handle`` is None once destroyed, or in a forked child. ``place``: where its tensors are.
     """
 
     place = _abi.PLACE_HOST
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], is_probe: bool = False) -> None:
         self.lib = lib = _abi.library()
         config = _abi.Config(size=ctypes.sizeof(_abi.Config))
         config.settings = _settings.lines(given).encode()
         config.config_file = _settings.config_file(given)
-        if not os.environ.get("MSDU_LOG"):  # which asks for lines on standard error
-            config.log = _LOG
-            config.log_level = _log_level()
+        config.log = _PROBE_LOG if is_probe else _LOG
+        config.log_level = _log_level()  # MSDU_LOG wins
         handle = ctypes.c_void_p()
         lib.check(lib.create(ctypes.byref(config), ctypes.byref(handle)))
         self.handle: Optional[int] = handle.value

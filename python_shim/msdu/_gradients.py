@@ -53,6 +53,8 @@ class Gradients:
         on_end: called at the end of the backward pass, gradients reduced where ``mode`` says so.
     """
 
+    can_be_thin = True  # with one rank: one hook is enough
+
     def __init__(
         self,
         context: Host,

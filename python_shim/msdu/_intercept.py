@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import _abi, ddp
-from ._watch import Options, Watch
+from . import _abi, _reducer, ddp
+from ._watch import Options, Watch, Watched
 
 _watch: Optional[Watch] = None
 _is_patched = False
@@ -65,11 +65,15 @@ def _replace(name: str, make: Callable[[Any], Any]) -> None:
 def _patch_ddp() -> None:
     _replace("__init__", _init)
     _replace("forward", _forward)
-    _replace("no_sync", _no_sync)
     _replace("join", _join)
     _replace("join_hook", _join_hook)
     _replace("train", _train)
-    for name in ("register_comm_hook", "_register_builtin_comm_hook", "_register_fused_optim"):
+    for name in (
+        "register_comm_hook",
+        "_register_builtin_comm_hook",
+        "_register_buffer_comm_hook",
+        "_register_fused_optim",
+    ):
         _replace(name, _own_hook)
 
 
@@ -83,32 +87,26 @@ def _init(original: Any) -> Any:
 
 def _forward(original: Any) -> Any:
     def forward(self: TorchDDP, *inputs: Any, **kwargs: Any) -> Any:
-        if ddp.not_traced(functools.partial(watch().attachment_of, self)) is None:
+        if not ddp.not_traced(functools.partial(_begin_forward, self)):
             return original(self, *inputs, **kwargs)
         if self.device_ids:
             moved = self.to_kwargs(inputs, kwargs, self.device_ids[0])
             inputs, kwargs = moved[0][0], moved[1][0]
-        return self.module(*inputs, **kwargs)
+        result = self.module(*inputs, **kwargs)
+        ddp.not_traced(functools.partial(_reducer.after_forward, self))
+        return result
 
     return forward
 
 
-def _no_sync(original: Any) -> Any:
-    @contextmanager
-    def no_sync(self: TorchDDP) -> Iterator[None]:
-        known = watch().of(self)
-        known.no_syncs += 1
-        try:
-            with original(self):
-                if known.attachment is None or known.attachment.is_over:
-                    yield
-                else:
-                    with known.attachment.no_sync():
-                        yield
-        finally:
-            known.no_syncs -= 1
-
-    return no_sync
+def _begin_forward(model: TorchDDP) -> bool:
+    """Is the model attached? Then the wrapper has nothing to do but this."""
+    attachment = watch().attachment_of(model)
+    if attachment is None:
+        return False
+    is_ddps = attachment.leaves_buffers and attachment.is_exchanging and not watch().of(model).joins
+    _reducer.before_forward(model, is_ddps)
+    return True
 
 
 def _join(original: Any) -> Any:
@@ -121,19 +119,28 @@ def _join(original: Any) -> Any:
     ) -> Iterator[None]:
         known = watch().of(self)
         attachment = watch().attachment_of(self)
-        if attachment is not None:
-            yield
-            if enable:
-                attachment.join()
-            return
-        known.no_syncs += 1  # torch's context must see all of it
+        known.joins += 1
         try:
-            with original(self, divide_by_initial_world_size, enable, throw_on_early_termination):
+            if attachment is not None:
                 yield
+            else:  # torch's context must see all of it
+                with original(
+                    self, divide_by_initial_world_size, enable, throw_on_early_termination
+                ):
+                    yield
         finally:
-            known.no_syncs -= 1
+            known.joins -= 1
+        if attachment is not None and enable:
+            _end_join(self, attachment)
 
     return join
+
+
+def _end_join(model: TorchDDP, attachment: Watched) -> None:
+    is_exchanging = attachment.is_exchanging
+    attachment.join()
+    if is_exchanging and attachment.leaves_buffers:
+        _reducer.sync_buffers_from_last(model, attachment.has_all)
 
 
 def _join_hook(original: Any) -> Any:
@@ -144,7 +151,7 @@ def _join_hook(original: Any) -> Any:
                 _abi.ERR_UNSUPPORTED,
                 "Join([model, ..]) around a model that is attached already: use model.join()",
             )
-        if not known.no_syncs:  # not called by our join()
+        if not known.joins:  # not called by our join()
             watch().stay_out([self], "torch's Join, which shadows DDP's own messages")
         return original(self, **kwargs)
 
@@ -164,10 +171,9 @@ def _train(original: Any) -> Any:
 
 def _own_hook(original: Any) -> Any:
     def register(self: TorchDDP, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
         hook = args[1] if len(args) > 1 else kwargs.get("hook", args[0] if args else original)
         watch().saw_hook(self, getattr(hook, "__qualname__", str(hook)))
-        return result
+        return original(self, *args, **kwargs)
 
     return register
 
@@ -204,6 +210,7 @@ def _patch_spawn() -> None:
 
     @functools.wraps(original)
     def start_processes(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        watch().ends.has_spawned = True
         return original(_Child(fn, watch().options), *args, **kwargs)
 
     for place in (module, torch.multiprocessing):

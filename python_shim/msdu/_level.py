@@ -99,6 +99,7 @@ def level(
         try:
             _average(context, _states(optimizers), has_all)
         finally:
+            _rendezvous.let_go()
             context.destroy()
 
 

@@ -31,6 +31,8 @@ _SCALED: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 class Held(Gradients):
     """Gradients that are taken from ``.grad`` when the script reduces the first of them."""
 
+    can_be_thin = False
+
     def _listen(self) -> list[Any]:
         return []
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from . import _abi, _context
 
 _numbers = itertools.count()  # of attachments: every rank attaches in the same order
+_held: list[socket.socket] = []  # ports that were told and that the library may not have bound yet
 _servers: list[Any] = []  # stores that this process serves, kept for its peers
 _DEADLINE_MS = 60000  # the library's default
 
@@ -72,7 +73,7 @@ def _group_tag(process_group: Optional[Any]) -> str:
 
 def _from_launcher(given: Mapping[str, Any]) -> tuple[int, int]:
     """Rank and size as the library reads them, by a context that is never started."""
-    probe = _context.Context({k: given[k] for k in ("backend", "config_file") if k in given})
+    probe = _context.Context({k: given[k] for k in ("backend", "config_file") if k in given}, True)
     try:
         summary = probe.summary()
         return summary.rank, summary.ranks
@@ -159,10 +160,11 @@ def _outward(host: str) -> str:
 
 
 def _free_port() -> int:
-    """A port that nobody listens on, below those that outgoing connections take.
+    """A port that nobody listens on, kept from others until :func:`let_go`.
 
-    Between this test and the library's own bind nobody is likely to take it: the kernel gives
-    ports to connections from its ephemeral range only.
+    It is bound here, but not listened on: the library may bind it too, as both sockets allow it
+    (SO_REUSEADDR), and nobody else gets it from the kernel or finds it free. Below those that
+    outgoing connections take, where a system knows no such sockets.
     """
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
@@ -172,10 +174,19 @@ def _free_port() -> int:
     choice = random.SystemRandom()
     for _ in range(64):
         port = choice.randrange(10000, low) if low > 11000 else 0
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+        probe = socket.socket()
+        try:
+            probe.bind(("", port))  # exclusive: another that is kept like this does not allow it
+        except OSError:
+            probe.close()
+            continue
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held.append(probe)
+        return int(probe.getsockname()[1])
     raise _abi.Error(_abi.ERR_NOT_FOUND, "no free port for the rendezvous")
+
+
+def let_go() -> None:
+    """The library has bound the port, or never will."""
+    while _held:
+        _held.pop().close()

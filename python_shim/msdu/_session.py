@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import _abi, _choose, _device, _moments, _rendezvous, _settings, _tensors
+from . import _abi, _choose, _device, _moments, _rendezvous, _settings, _summary, _tensors
 from ._gradients import EXCHANGE, IGNORE, NOTE, Gradients
 from ._record import Recorder
 from ._summary import History, Summary
@@ -49,6 +49,13 @@ def _check_arguments(model: Any, optimizers: Sequence[Any], buffers: str) -> Non
             raise _tensors.invalid(
                 f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer"
             )
+    sharding = _tensors.sharding_of(model)
+    if sharding:
+        raise _abi.Error(
+            _abi.ERR_UNSUPPORTED,
+            f"the model is sharded by {sharding}: each rank holds a part of the parameters, so "
+            "there is nothing that ranks could average",
+        )
     if buffers not in ("average", "local"):
         raise _tensors.invalid(f"buffers: {buffers!r} is neither 'average' nor 'local'")
 
@@ -61,6 +68,8 @@ class Session:
     """
 
     _source: type[Gradients] = Gradients  # where gradients come from
+    _takes_by_hand = True  # gradients that an optimizer steps with but no pass brought, too
+    _compares_buffers = True  # those that are not exchanged must start equal
 
     def __init__(
         self,
@@ -104,6 +113,8 @@ class Session:
         self._stepped: set[int] = set()
         self._in_step = False
         self._lr: Optional[float] = None
+        self._plain_bytes = 0  # what a plain script would have sent
+        self._sent = _summary.Sent()
         self._context = _device.kind_of(device)(given, device)
         self._gradients = self._source(
             self._context, slots, unused, self._pass_begins, self._pass_ends
@@ -118,6 +129,8 @@ class Session:
         except BaseException:
             self.close()
             raise
+        finally:
+            _rendezvous.let_go()
         attached.add(self)
 
     # --- start ---
@@ -139,9 +152,10 @@ class Session:
         summary = self._context.summary()
         self.rank, self.ranks = summary.rank, summary.ranks
         self._moments.ranks = summary.ranks
+        self._bytes_of_all = _summary.of_allreduce(self._params, self.ranks)
         self._is_alone = (
             self.ranks == 1
-            and self._source is Gradients
+            and self._source.can_be_thin
             and _choose.means_nothing_alone(self._given[0])
         )
         if self._is_alone:
@@ -167,11 +181,16 @@ class Session:
         for name, tensor in self._frozen:
             self._register_fixed(name, tensor, fixed)
         for name, tensor in buffer_list:
-            if buffers == "average" and tensor.dtype in _tensors.DTYPES and tensor.numel():
+            is_averaged = buffers == "average" and not self._keeps_buffer(tensor)
+            if is_averaged and tensor.dtype in _tensors.DTYPES and tensor.numel():
                 self._register_buffer(name, tensor, fixed)
-            else:
+            elif self._compares_buffers:
                 self._register_fixed(name, tensor, fixed)
         return fixed
+
+    def _keeps_buffer(self, buffer: torch.Tensor) -> bool:
+        """Is this one left to each rank, whatever happens to the others?"""
+        return False
 
     def _register_fixed(self, name: str, tensor: torch.Tensor, fixed: list[_tensors.Fixed]) -> None:
         if tensor.numel() == 0:
@@ -192,7 +211,8 @@ class Session:
         self, name: str, tensor: torch.Tensor, fixed: list[_tensors.Fixed]
     ) -> None:
         if not _tensors.is_dense(tensor):
-            self._register_fixed(name, tensor, fixed)
+            if self._compares_buffers:
+                self._register_fixed(name, tensor, fixed)
             return
         slot = _tensors.Slot(name, tensor)
         slot.id = self._context.add(
@@ -220,6 +240,7 @@ class Session:
 
     def _pass_ends(self) -> None:
         self._passes += 1
+        self._plain_bytes += self._bytes_of_pass()
         if self._recorder is not None and self._recorder.end_pass():
             self._recorder = None
         self._is_dirty = False
@@ -229,6 +250,10 @@ class Session:
         problem = self._gradients.not_finite
         if problem is not None and self._in_step:
             raise problem  # a closure: the optimizer would go on with it
+
+    def _bytes_of_pass(self) -> int:
+        """What an allreduce of a pass's gradients would send."""
+        return self._bytes_of_all
 
     def _tell_lr(self) -> None:
         if not self.optimizers:
@@ -270,6 +295,8 @@ class Session:
 
     def _take_by_hand(self) -> None:
         """The optimizer steps with gradients that no pass of ours has seen."""
+        if not self._takes_by_hand:
+            return
         if self._is_local:
             self.is_open = True
         elif self._is_synced or self._is_dirty:
@@ -323,14 +350,21 @@ class Session:
 
     def _take(self, summary: _abi.SummaryStruct) -> None:
         """In which domain is the next step?"""
+        self._sent.note(summary)
         self._is_local = self._is_alone or summary.domain == b"parameter"
         self._set_mode()
 
     def _counters(self) -> _abi.SummaryStruct:
         summary = self._context.summary()
+        summary.bytes_plain = self._plain_bytes
         if self._is_alone:
             summary.steps = self._steps_alone
         return summary
+
+    def _summarized(self) -> Summary:
+        counters = self._counters()
+        self._sent.note(counters)
+        return Summary.of(counters, self._sent)
 
     def _set_mode(self) -> None:
         if not self._is_synced or self.is_closed:
@@ -351,12 +385,18 @@ class Session:
             if tensor is not None and tensor.data_ptr() != slot.pointer:
                 slot.param = tensor
                 self._follow(slot)
+        self._check_frozen()
+        self._check_places()
+        self._check_owned()
+
+    def _check_frozen(self) -> None:
         for name, param in self._frozen:
             if param.requires_grad:
                 raise _tensors.invalid(
                     f"parameter '{name}' was frozen when attached and is trained now: attach again"
                 )
-        self._check_places()
+
+    def _check_owned(self) -> None:
         owned = self._of_optimizers()
         if len(owned) != len(self._owned):
             raise _tensors.invalid(
@@ -388,9 +428,7 @@ class Session:
     def _refuse_unless_tied(self, param: torch.Tensor, now: torch.Tensor) -> None:
         if not any(now is known for known in self._params):
             name = next(slot.name for slot in self._slots if slot.param is param)
-            raise _tensors.invalid(
-                f"parameter '{name}' was replaced by another one: attach again"
-            )
+            raise _tensors.invalid(f"parameter '{name}' was replaced by another one: attach again")
 
     def _of_optimizers(self) -> list[int]:
         owned: list[int] = []
@@ -437,7 +475,7 @@ class Session:
         if self.is_closed:
             return
         if self._context.handle is not None:
-            self._last = Summary.of(self._counters())
+            self._last = self._summarized()
         self._take_off()
         self._context.destroy()
         self.is_closed = True

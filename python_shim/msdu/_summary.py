@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from . import _abi
 
 if TYPE_CHECKING:
+    import torch
+
     from ._attach import Attachment
 
 # Bits of an element on the wire by format, scales not counted (src/wire of the library).
@@ -29,7 +32,8 @@ class Summary:
         steps: iterations ended.
         rounds: synchronizations completed.
         bytes_sent: payload that this rank sent.
-        bytes_plain: what an allreduce a step, in the tensors' types, would send.
+        bytes_plain: what the plain script would send: an allreduce, in the tensors' types, for
+            each backward pass that it reduces.
         wait_ns: time blocked in the library, nanoseconds.
         elapsed_ns: time since the start, nanoseconds.
         plan_renewals: times the order of slices was renewed.
@@ -48,6 +52,9 @@ class Summary:
         window: slices in flight now.
         slice_cuts: times slices, window or lanes were chosen anew.
         lanes: lanes in use now.
+        sent_steps: h of most rounds so far; 0: there was none.
+        sent_wire: their number format.
+        sent_domain: what they synchronized.
     """
 
     steps: int
@@ -71,6 +78,9 @@ class Summary:
     window: int = 0
     slice_cuts: int = 0
     lanes: int = 0
+    sent_steps: int = 0
+    sent_wire: str = ""
+    sent_domain: str = ""
 
     @property
     def waited(self) -> float:
@@ -87,11 +97,21 @@ class Summary:
         """Processor time of the communication thread, seconds for each GB sent; 0 if none was."""
         return self.cpu_ns / self.bytes_sent if self.bytes_sent else 0.0
 
+    @property
+    def compared(self) -> str:
+        """The bytes beside those of the plain script, in words."""
+        if self.fewer < 1.0:
+            return f"{1 / self.fewer:.1f} times more than plain"
+        return f"{self.fewer:.1f} times fewer than plain"
+
     def __str__(self) -> str:
+        steps, wire, domain = self.sent_steps, self.sent_wire, self.sent_domain
+        if not wire:
+            steps, wire, domain = self.interval_steps, self.wire, self.domain
         return (
             f"rank {self.rank} of {self.ranks}: {self.steps} steps, {self.rounds} rounds, "
-            f"h {self.interval_steps} ({self.interval}), {self.wire}, {self.domain} domain\n"
-            f"sent {self.bytes_sent / 1e6:.3f} MB, {self.fewer:.1f} times fewer than plain; "
+            f"h {steps} ({self.interval}), {wire}, {domain} domain\n"
+            f"sent {self.bytes_sent / 1e6:.3f} MB, {self.compared}; "
             f"waited {100 * self.waited:.1f} % of {self.elapsed_ns / 1e9:.1f} s; "
             f"communication thread {self.cpu_s_per_gb:.3g} CPU s for each GB\n"
             f"drift {self.drift:.3g}, divergence {self.divergence:.3g}"
@@ -99,13 +119,43 @@ class Summary:
         )
 
     @classmethod
-    def of(cls, raw: _abi.SummaryStruct) -> Summary:
-        """From the C struct."""
-        values: dict[str, Any] = {name: getattr(raw, name) for name in cls.__dataclass_fields__}
+    def of(cls, raw: _abi.SummaryStruct, sent: Optional[Sent] = None) -> Summary:
+        """From the C struct, which has the plan of the next round, and what was sent."""
+        names = [name for name in cls.__dataclass_fields__ if not name.startswith("sent_")]
+        values: dict[str, Any] = {name: getattr(raw, name) for name in names}
         for name, value in values.items():
             if isinstance(value, bytes):
                 values[name] = value.decode(errors="replace")
+        if sent is not None and sent.plans:
+            (steps, wire, domain), _ = sent.plans.most_common(1)[0]
+            values.update(sent_steps=steps, sent_wire=wire, sent_domain=domain)
         return cls(**values)
+
+
+class Sent:
+    """What rounds were sent with; the library's counters have the plan of the next one.
+
+    Attributes:
+        plans: rounds by their interval, number format and domain.
+    """
+
+    def __init__(self) -> None:
+        self.plans: Counter[tuple[int, str, str]] = Counter()
+        self._next: Optional[tuple[int, str, str]] = None
+        self._rounds = 0
+
+    def note(self, raw: _abi.SummaryStruct) -> None:
+        """The counters after a step: rounds that are new were sent by the plan of before."""
+        if self._next is not None and raw.rounds > self._rounds:
+            self.plans[self._next] += raw.rounds - self._rounds
+        self._rounds = raw.rounds
+        self._next = (raw.interval_steps, raw.wire.decode(), raw.domain.decode())
+
+
+def of_allreduce(params: Iterable[torch.Tensor], ranks: int) -> int:
+    """Bytes that a rank sends in a ring allreduce of these."""
+    size = sum(param.numel() * param.element_size() for param in params)
+    return 2 * size * (ranks - 1) // ranks
 
 
 class Row(NamedTuple):

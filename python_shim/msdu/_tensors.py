@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -62,6 +62,7 @@ class Slot:
         "keep",
         "name",
         "param",
+        "part",
         "pointer",
         "reserve",
         "shape",
@@ -74,6 +75,7 @@ class Slot:
         self.name = name
         self.param = param
         self.id = -1
+        self.part = 0
         self.is_sparse = False
         self.reserve: Any = None
         self.note()
@@ -128,12 +130,20 @@ class Slot:
         return self.pointer
 
 
-def trained(model: torch.nn.Module, optimizers: Sequence[Any]) -> list[Slot]:
+def trained(
+    model: torch.nn.Module, optimizers: Sequence[Any], frozen_for_now: Container[int] = ()
+) -> list[Slot]:
     """Parameters that are exchanged: all of the model's that require a gradient, each once, then
-    what the optimizers own besides."""
+    what the optimizers own besides.
+
+    Args:
+        model: with parameters.
+        optimizers: which may own more of them.
+        frozen_for_now: id() of parameters that are exchanged even if they require none now.
+    """
     found: dict[int, Slot] = {}
     for name, param in model.named_parameters():
-        if param.requires_grad:
+        if param.requires_grad or id(param) in frozen_for_now:
             found[id(param)] = Slot(name, param)
     frozen = {id(param) for param in model.parameters()} - set(found)
     for index, optimizer in enumerate(optimizers):
@@ -155,6 +165,27 @@ def trained(model: torch.nn.Module, optimizers: Sequence[Any]) -> list[Slot]:
         raise invalid("the model has no parameter that requires a gradient")
     mark_sparse(model, slots)
     return slots
+
+
+def sharding_of(model: torch.nn.Module) -> str:
+    """What shards a model's parameters over the ranks; empty: nothing."""
+    for module in model.modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if "FullyShardedDataParallel" in kinds:
+            return "FSDP (FullyShardedDataParallel)"
+        if "FSDPModule" in kinds:
+            return "FSDP2 (fully_shard)"
+    return sharding_of_parameters(model.parameters())
+
+
+def sharding_of_parameters(params: Iterable[torch.Tensor]) -> str:
+    """The same by the parameters alone, such as an optimizer's."""
+    for param in params:
+        if hasattr(param, "_fsdp_flattened") or type(param).__name__ == "FlatParameter":
+            return "FSDP (FullyShardedDataParallel)"
+        if hasattr(param, "device_mesh"):
+            return "FSDP2 (fully_shard) or another user of DTensor"
+    return ""
 
 
 def mark_sparse(model: torch.nn.Module, slots: Iterable[Slot]) -> None:

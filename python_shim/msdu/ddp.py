@@ -168,6 +168,7 @@ class DistributedDataParallel(torch.nn.Module):
 class _Buckets(Gradients):
     """Gradients that torch's reducer hands over in its buckets, reduced in their memory."""
 
+    can_be_thin = False
     _open: list[tuple[_Future, torch.Tensor, Optional[torch.Tensor]]]
 
     def _listen(self) -> list[Any]:

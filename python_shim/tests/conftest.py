@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,11 @@ for name in list(os.environ):  # nothing of the caller's settings
         del os.environ[name]
 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
     os.environ.pop(name, None)
+# What torchrun and others make and leave behind: in a folder of this process, removed at its end.
+# Forked ranks inherit the name and leave by os._exit(), so nobody else removes it.
+SCRATCH = tempfile.mkdtemp(prefix="msdu_python_tests_")
+atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
+os.environ["TMPDIR"] = tempfile.tempdir = SCRATCH
 # torch's Gloo would look up the machine's own name, which need not be known anywhere
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 

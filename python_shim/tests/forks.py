@@ -21,6 +21,9 @@ import torch  # before the fork
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 LIMIT_S = 100.0
+# What scripts made, until their process ends: torch's Gloo, which waits for its threads, may wait
+# for ever when it goes while a script's names are cleared.
+_kept: list[dict[str, Any]] = []
 
 
 class Outcome:
@@ -40,7 +43,8 @@ class Outcome:
         self.code = code
 
 
-def _port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -86,7 +90,7 @@ def launch(
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_port()),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
         **env,
     }
@@ -158,7 +162,8 @@ def plain(script: str, *args: str) -> Callable[[int], Any]:
     def body(rank: int) -> Any:
         sys.argv[:] = [str(SCRIPTS / script), *args]
         sys.path.insert(0, os.path.dirname(sys.argv[0]))
-        return runpy.run_path(sys.argv[0], run_name="__main__").get("RESULT")
+        _kept.append(runpy.run_path(sys.argv[0], run_name="__main__"))
+        return _kept[-1].get("RESULT")
 
     return body
 
@@ -171,6 +176,7 @@ def attached(options: list[str], script: str, *args: str) -> Callable[[int], Any
 
         sys.argv[:] = ["msdu", *options, str(SCRIPTS / script), *args]
         command.main()
-        return vars(sys.modules["__main__"]).get("RESULT")
+        _kept.append(vars(sys.modules["__main__"]))
+        return _kept[-1].get("RESULT")
 
     return body

@@ -13,6 +13,7 @@ import torch
 from forks import SCRIPTS, attached, lacks, launch, plain, values
 
 EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
+HERE = Path(__file__).resolve().parent
 LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--domain", "parameter", "--wire", "int8"]
 
 
@@ -72,3 +73,22 @@ def test_under_torchrun(tmp_path: Path) -> None:
     done = command(*launcher, *where, "-m", "msdu", *LOCAL, script, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert "rank 0 of 2: 48 steps" in done.stderr and "parameter domain" in done.stderr
+
+
+def test_a_launch_leaves_no_folders_behind(tmp_path: Path) -> None:
+    """torchrun makes folders for its ranks' errors; a run of the tests takes them along."""
+    (tmp_path / "test_one.py").write_text(
+        "import os, subprocess, sys, tempfile\n"
+        "def test_one():\n"
+        "    tempfile.mkdtemp(prefix='torchelastic_')\n"
+        "    made = 'import tempfile; tempfile.mkdtemp(prefix=\"msdu_test_\")'\n"
+        "    subprocess.run([sys.executable, '-c', made], check=True)\n"
+    )
+    (tmp_path / "conftest.py").write_text((HERE / "conftest.py").read_text())
+    (tmp_path / "tmp").mkdir()
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=110)
+    assert done.returncode == 0, done.stdout
+    kept = [one.name for one in (tmp_path / "tmp").iterdir()]
+    assert all(name.startswith("pytest-of-") for name in kept), kept

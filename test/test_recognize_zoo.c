@@ -26,6 +26,7 @@ typedef struct watch {
     bool is_local;
     bool is_late_local; /* it was, at any time */
     uint32_t breaks;
+    uint64_t steps; /* of the present engine */
     uint64_t taken;
     uint64_t begun; /* the step in which gradients were first taken, plus one */
     uint32_t of_place[MSDU__TENSORS_MAX];
@@ -58,30 +59,57 @@ static void end_life(watch *w)
 {
     w->is_taking = w->is_local = false;
     w->shifted = 0;
+    w->steps = 0;
     for (uint32_t i = 0; i < MSDU__TENSORS_MAX; i++) {
         w->of_place[i] = ZOO_NO_TENSOR;
     }
 }
 
-static void begin_step(watch *w, uint32_t step)
+static bool is_contradicted(const watch *w)
 {
+    bool is_any = false;
+    for (int k = 0; k < RANKS; k++) {
+        is_any = is_any || msdu__recognize_is_contradicted(w->r[k]);
+    }
+    return is_any;
+}
+
+static void close_all(watch *w)
+{
+    for (int k = 0; k < RANKS; k++) {
+        msdu__recognize_close(w->r[k]);
+    }
+    end_life(w);
+}
+
+/* False: nothing is taken, nor will be. */
+static bool begin_step(watch *w, uint32_t step)
+{
+    const bool is_proof = !w->is_local && msdu__recognize_is_proven(w->r[0]);
+    w->steps += w->is_taking ? 1 : 0;
+    if ((is_proof || msdu__recognize_is_due(w->r[0], w->steps)) && is_contradicted(w)) {
+        close_all(w);
+        return false;
+    }
     if (!w->is_taking) {
         w->begun = w->begun == 0 ? step + 1 : w->begun;
     }
     w->is_taking = true;
-    w->is_local = w->is_local || msdu__recognize_is_proven(w->r[0]);
+    w->is_local = w->is_local || is_proof;
     w->is_late_local = w->is_late_local || w->is_local;
     for (uint32_t i = 0; i < ZOO_TENSORS_MAX; i++) {
         w->times[i] = 0;
     }
+    return true;
 }
 
-/* Where a tensor is dropped, those of its size are taken for each other until another one comes. By
- * then the change is known, and where it matters, memory has told. */
+/* Where a tensor is dropped, those of its size are taken for each other until another one comes, or
+ * until ranks ask each other: by then memory has told. */
 static void shift(watch *w, uint32_t place, uint32_t tensor, uint32_t step)
 {
+    const uint32_t patience = w->is_local ? 1 : 2 + (uint32_t)w->steps + MSDU__STEPS_BORNE;
     w->shifted = w->shifted == 0 ? step + 1 : w->shifted;
-    if (tensor == ZOO_NO_TENSOR || step + 1 > w->shifted + 1 ||
+    if (tensor == ZOO_NO_TENSOR || step > w->shifted + patience ||
         (w->is_local && !w->r[0]->has_moved)) {
         (void)snprintf(w->why, sizeof(w->why), "wrong: place %u is tensor %u, was %u, in step %u",
                        place, tensor, w->of_place[place], step);
@@ -90,10 +118,7 @@ static void shift(watch *w, uint32_t place, uint32_t tensor, uint32_t step)
 
 static void take(watch *w, const zoo_trainer *t, uint32_t place, uint32_t tensor, uint32_t step)
 {
-    if (place == 0) {
-        begin_step(w, step);
-    }
-    if (!w->is_taking) {
+    if ((place == 0 && !begin_step(w, step)) || !w->is_taking) {
         return;
     }
     w->taken++;
@@ -141,8 +166,8 @@ static void see(watch *w, const zoo_trainer *t, zoo_event *const events[RANKS], 
     } else if (verdict == MSDU__CALL_BREAKS) {
         w->breaks += w->is_taking ? 1 : 0;
         end_life(w);
-        for (int k = 0; k < RANKS && w->breaks >= BREAKS; k++) {
-            msdu__recognize_close(w->r[k]);
+        if (w->breaks >= BREAKS) {
+            close_all(w);
         }
     }
     leave(w, events[0][at].tensor);

@@ -309,7 +309,7 @@ static void expect_resolved(const msdu_config *config, const char *name, const c
 
 START_TEST(a_setting_is_resolved_with_who_gave_it)
 {
-    char origin[128];
+    char origin[192];
     msdu_config config = {.size = sizeof(config), .wire = "int8", .window = 3, .ranks = 2};
     expect_resolved(NULL, "wire", "auto", "");
     expect_resolved(NULL, "deadline_ms", "60000", "");

@@ -235,6 +235,9 @@ msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *ca
     msdu__choice choice = {.is_engine = false};
     msdu__call seen;
     int reason = describe(stream, call, &seen);
+    if (seen.is_sum && !stream->is_met) { /* a sum on all ranks, whatever their settings */
+        msdu__stream_meet(stream);
+    }
     hear_marks(stream, seen.is_candidate);
     msdu__verdict verdict = msdu__recognize(&stream->recognizer, &seen, &choice.at);
     stream->candidates += seen.is_candidate ? 1 : 0;
@@ -440,8 +443,9 @@ static void attach_set_lr(double lr)
     for (msdu__stream *stream = first_stream(); stream != NULL; stream = stream->next) {
         (void)pthread_mutex_lock(&stream->lock);
         stream->part.optimizer.lr = lr;
-        if (stream->engine.ctx != NULL && msdu_set_lr(stream->engine.ctx, lr) != MSDU_OK) {
-            (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
+        if (!stream->has_failed &&
+            !msdu__engine_tell_lr(&stream->engine, lr, stream->why, sizeof(stream->why))) {
+            stream->has_failed = true; /* told at the next reduction */
         }
         (void)pthread_mutex_unlock(&stream->lock);
     }

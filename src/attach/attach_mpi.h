@@ -59,6 +59,8 @@ typedef struct msdu__stream {
     msdu__engine engine; /* ctx NULL: none */
     msdu__part part;     /* of ranks after local steps */
     msdu__ledger ledger;
+    bool is_met;          /* ranks have compared their settings */
+    bool is_proven;       /* the pattern is enough for local steps, on all ranks */
     bool is_told;         /* what was recognized */
     bool is_doubt_told;   /* that it is not enough for local steps */
     bool unmet_told;      /* that MSDU_ATTACH_TENSORS is something else */
@@ -74,6 +76,8 @@ typedef struct msdu__stream {
 } msdu__stream;
 
 /* stream.c */
+/* Before the first sum of floats, on all ranks: with different settings nothing is taken. */
+void msdu__stream_meet(msdu__stream *stream);
 /* Ranks are to agree on what a step is: all are behind the same call. */
 void msdu__stream_vote(msdu__stream *stream);
 /* A step begins whose gradients are known: is there to be an engine? Make it, or end it. */

@@ -113,9 +113,10 @@ static void obey(msdu__track *track, const word *told)
         track->engine.wants_meeting = true;
     }
     if (told->is_lr) {
+        char why[256];
         track->part.optimizer.lr = told->lr;
-        if (track->engine.ctx != NULL && msdu_set_lr(track->engine.ctx, told->lr) != MSDU_OK) {
-            (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, msdu_last_error());
+        if (!msdu__engine_tell_lr(&track->engine, told->lr, why, sizeof(why))) {
+            msdu__track_fail_with(track, why);
         }
     }
 }

@@ -109,6 +109,8 @@ void msdu__track_stray(msdu__track *track, const msdu__call *seen);
 void msdu__track_join(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen);
 /* Finish, and tell what happened; once. how: msdu__nccl_end */
 void msdu__track_end(msdu__track *track, int how);
+/* From now on every call fails, for this reason. */
+void msdu__track_fail_with(msdu__track *track, const char *text);
 /* A failure of the engine: said once; NCCL's code for it. */
 int msdu__track_fail(msdu__track *track, msdu_status status);
 

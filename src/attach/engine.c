@@ -59,6 +59,7 @@ static msdu_config settings_of(const msdu__engine *engine, const char *backend, 
                                int32_t rank)
 {
     msdu_config config = msdu__attach_config(engine->is_accumulated);
+    config.lr = engine->lr > 0 ? engine->lr : config.lr;
     config.ranks = engine->ranks;
     config.rank = rank;
     config.backend = backend;
@@ -105,6 +106,7 @@ msdu_status msdu__engine_prepare(msdu__engine *engine, const msdu__recognizer *r
         .total_steps = msdu__attach_number("total_steps", 0),
         .guard_steps = msdu__attach_number("MSDU_ATTACH_GUARD", 0),
         .given = HASH_SEED,
+        .lr = engine->lr,
     };
     if (engine->grads == NULL) {
         return MSDU_ERR_NO_MEMORY;
@@ -134,7 +136,25 @@ void msdu__engine_close(msdu__engine *engine)
         free(engine->grads[i].wide);
     }
     free(engine->grads);
-    *engine = (msdu__engine){.ctx = NULL};
+    *engine = (msdu__engine){.lr = engine->lr};
+}
+
+bool msdu__engine_tell_lr(msdu__engine *engine, double lr, char *why, size_t bytes)
+{
+    const bool has_scale = !engine->is_accumulated || engine->lr > 0 || msdu__attach_is_given("lr");
+    if (engine->ctx != NULL && !has_scale) {
+        (void)snprintf(
+            why, bytes,
+            "msdu_attach_lr() was called for the first time after local steps had begun; "
+            "call it before every step from the first one on, or set MSDU_LR");
+        return false;
+    }
+    engine->lr = lr;
+    if (engine->ctx != NULL && msdu_set_lr(engine->ctx, lr) != MSDU_OK) {
+        (void)snprintf(why, bytes, "%s", msdu_last_error());
+        return false;
+    }
+    return true;
 }
 
 /* --- a step --- */

@@ -10,6 +10,7 @@
 #define MSDU_ENGINE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <msdu/msdu.h>
@@ -54,6 +55,7 @@ typedef struct msdu__engine {
     uint64_t equal_steps;  /* setting MSDU_ATTACH_EQUAL_STEPS */
     uint64_t total_steps;  /* the trainer's, setting MSDU_TOTAL_STEPS */
     bool wants_meeting;
+    double lr;            /* as the trainer told it, before or since; 0: not at all */
     uint64_t guard_steps; /* setting MSDU_ATTACH_GUARD; 0: off */
     uint64_t given;       /* a hash of the sums that were given out since it was compared last */
 } msdu__engine;
@@ -93,6 +95,9 @@ msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data);
 /* Its sum is there; with may_block false, MSDU_IN_PROGRESS if it is not. The last of a step ends
  * the step. */
 msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block);
+/* The trainer tells the next step's learning rate, before there is an engine, too. False: local
+ * steps have begun without one, and what they did so far has no scale; the text says so. */
+bool msdu__engine_tell_lr(msdu__engine *engine, double lr, char *why, size_t bytes);
 /* Are ranks to compare `given` now, before the first tensor of a step? Only in the gradient domain,
  * where all of them are given the same. */
 bool msdu__engine_is_guarded(const msdu__engine *engine);

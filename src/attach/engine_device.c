@@ -10,6 +10,7 @@
 static msdu_config settings_of(const msdu__engine *engine, const msdu__device_place *place)
 {
     msdu_config config = msdu__attach_config(engine->is_accumulated);
+    config.lr = engine->lr > 0 ? engine->lr : config.lr;
     config.ranks = place->ranks;
     config.rank = place->rank;
     config.backend = place->backend;

@@ -7,7 +7,8 @@
 #define REPEATS 3 /* of a period, before it is believed */
 #define STRAYS  2 /* steps' worth of strays in a row end the patience */
 
-#define WINDOW_LEAST 24 /* candidates whose memory is looked at, for short periods */
+#define LOOK_STEPS   128 /* between two looks for contradictions, at last */
+#define WINDOW_LEAST 24  /* candidates whose memory is looked at, for short periods */
 
 #define NEIGHBORS 8 /* places of the table where a memory may stand */
 
@@ -319,7 +320,8 @@ static void take_pattern(msdu__recognizer *r, uint32_t period)
         r->held_calls += r->seen[i].others;
     }
     r->unmet_count = 0;
-    r->has_moved = false;
+    r->has_moved = r->has_alternated = false;
+    memset(r->memory_before, 0, sizeof(r->memory_before));
 }
 
 bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUMS], int ranks)
@@ -342,6 +344,18 @@ bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUM
     }
     take_pattern(r, (uint32_t)period);
     return true;
+}
+
+bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps)
+{
+    const bool has_evidence = r->doubt > MSDU__DOUBT_NONE && r->doubt < MSDU__DOUBT_FULL;
+    return has_evidence && steps > 0 && ((steps & (steps - 1)) == 0 || steps % LOOK_STEPS == 0);
+}
+
+bool msdu__recognize_is_contradicted(const msdu__recognizer *r)
+{
+    const bool has_evidence = r->doubt > MSDU__DOUBT_NONE && r->doubt < MSDU__DOUBT_FULL;
+    return has_evidence && (r->has_moved || r->has_alternated);
 }
 
 bool msdu__recognize_is_proven(const msdu__recognizer *r)
@@ -411,11 +425,10 @@ static void look_at_memory(msdu__recognizer *r, const msdu__call *call)
     if (due->memory == call->memory) {
         return;
     }
-    for (uint32_t i = 0; i < r->pattern_count; i++) {
-        if (r->pattern[i].memory == call->memory && is_same(&r->pattern[i], call)) {
-            r->has_moved = true;
-            return;
-        }
+    r->has_alternated = r->has_alternated || r->memory_before[r->position] == call->memory;
+    r->memory_before[r->position] = due->memory;
+    for (uint32_t i = 0; i < r->pattern_count && !r->has_moved; i++) {
+        r->has_moved = r->pattern[i].memory == call->memory && is_same(&r->pattern[i], call);
     }
     due->memory = call->memory;
 }

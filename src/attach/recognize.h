@@ -113,11 +113,13 @@ typedef struct msdu__recognizer {
     bool has_strayed;       /* in the present step */
     uint32_t stray_steps;   /* in a row with strays */
     bool has_moved;         /* a gradient came from where another one of its size lies */
+    bool has_alternated;    /* or from where it lay before it last came from elsewhere */
     uint32_t unmet_count;   /* a period that is found, but is not what the user wants ... */
     uint32_t unmet_sums;    /* ... and with its small ones; 0: none */
     msdu__call pattern[MSDU__TENSORS_MAX];
     msdu__call tensors[MSDU__TENSORS_MAX];
-    uint32_t tensor_at[MSDU__TENSORS_MAX]; /* of the pattern; MSDU__TENSORS_MAX: denied */
+    uint32_t tensor_at[MSDU__TENSORS_MAX];     /* of the pattern; MSDU__TENSORS_MAX: denied */
+    uint64_t memory_before[MSDU__TENSORS_MAX]; /* of a place of the pattern */
     msdu__seen seen[MSDU__CALLS_MAX];
     uint64_t last[MSDU__PLACES]; /* by memory: 1 + `total` when it came last */
 } msdu__recognizer;
@@ -136,7 +138,12 @@ void msdu__recognize_mark(msdu__recognizer *r);
 void msdu__recognize_vote(msdu__recognizer *r, double sums_out[MSDU__VOTE_SUMS]);
 bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUMS], int ranks);
 
-/* Has the pattern held for so long that local steps may build on it? Equal on all ranks. */
+/* Is it time for ranks to ask each other for contradictions? Equal on all ranks, for each step. */
+bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps);
+/* This rank's memory says by now that one place of the pattern is two parameters. */
+bool msdu__recognize_is_contradicted(const msdu__recognizer *r);
+/* Has the pattern held for so long that local steps may build on it? Equal on all ranks, who ask
+ * each other for contradictions then. */
 bool msdu__recognize_is_proven(const msdu__recognizer *r);
 /* Pass everything through from now on. */
 void msdu__recognize_close(msdu__recognizer *r);

@@ -9,6 +9,9 @@
 
 #include "variables.h"
 
+#define HASH_SEED  14695981039346656037U /* FNV-1a */
+#define HASH_PRIME 1099511628211U
+
 /* --- one setting --- */
 
 /* What was asked for once; kept for the life of the process. */
@@ -189,4 +192,29 @@ msdu_config msdu__attach_config(bool is_local)
     /* a fused slice would wait for gradients that the trainer has not computed yet */
     config.settings = "fuse_bytes = 0\n";
     return config;
+}
+
+static uint64_t add_text(uint64_t hash, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * HASH_PRIME;
+    }
+    return (hash ^ 0xFF) * HASH_PRIME; /* where one ends */
+}
+
+uint64_t msdu__attach_hash(void)
+{
+    static const char *const names[] = {"domain",      "optimizer",   "wire",          "interval",
+                                        "delay_steps", "total_steps", "interval_steps"};
+    uint64_t hash = HASH_SEED;
+    const msdu__variable *variable = NULL;
+    for (size_t i = 0; (variable = msdu__variable_at(i)) != NULL; i++) {
+        if (variable->kind != MSDU__VARIABLE_FILE) {
+            hash = add_text(hash, msdu__attach_setting(variable->name));
+        }
+    }
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        hash = add_text(hash, msdu__attach_setting(names[i]));
+    }
+    return hash;
 }

@@ -24,6 +24,8 @@ bool msdu__attach_is_given(const char *name);
 const char *msdu__attach_origin(const char *name);
 /* A whole number; otherwise: where nobody gave it, and the table of variables has no default. */
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
+/* Of all that decides what is taken: equal on ranks that were given the same. */
+uint64_t msdu__attach_hash(void);
 /* Settings are asked for anew: for tests, that change them. */
 void msdu__attach_forget(void);
 

@@ -56,6 +56,28 @@ static bool is_teller(const msdu__stream *stream)
     return stream->rank == 0 && msdu__attach_is_loud();
 }
 
+/* Do all ranks have the same number? */
+static bool is_equal(const msdu__stream *stream, uint64_t number)
+{
+    const uint64_t own[2] = {number, ~number};
+    uint64_t largest[2] = {0};
+    return PMPI_Allreduce(own, largest, 2, MPI_UINT64_T, MPI_MAX, stream->comm) == MPI_SUCCESS &&
+           largest[0] == ~largest[1];
+}
+
+void msdu__stream_meet(msdu__stream *stream)
+{
+    stream->is_met = true;
+    if (!is_equal(stream, msdu__attach_hash())) {
+        msdu__recognize_close(&stream->recognizer);
+        if (stream->rank == 0) {
+            (void)fprintf(stderr,
+                          "msdu: ranks were given different settings (MSDU_ATTACH_*, or what "
+                          "is to be done with gradients): all is passed through\n");
+        }
+    }
+}
+
 void msdu__stream_vote(msdu__stream *stream)
 {
     msdu__recognizer *r = &stream->recognizer;
@@ -65,7 +87,7 @@ void msdu__stream_vote(msdu__stream *stream)
         msdu__recognize_close(r);
     } else if (msdu__recognize_agree(r, sums, stream->ranks)) {
         stream->ledger.patterns++;
-        stream->is_told = false;
+        stream->is_told = stream->is_proven = false;
         stream->has_failed = msdu__part_is_lost(&stream->part, r, stream->why, sizeof(stream->why));
         stream->is_timed = stream->gain.phase == MSDU__GAIN_PLAIN && !stream->is_plain;
         msdu__stream_time(stream->is_timed ? 1 : 0);
@@ -305,15 +327,52 @@ static void measure(msdu__stream *stream)
 /* What was given out must be the same on all ranks. */
 static void guard(msdu__stream *stream)
 {
-    const uint64_t own[2] = {stream->engine.given, ~stream->engine.given};
-    uint64_t largest[2] = {0};
-    (void)PMPI_Allreduce(own, largest, 2, MPI_UINT64_T, MPI_MAX, stream->comm);
-    if (largest[0] != ~largest[1]) {
+    if (!is_equal(stream, stream->engine.given)) {
         stream->has_failed = true;
         (void)snprintf(stream->why, sizeof(stream->why),
                        "MSDU_ATTACH_GUARD: ranks were given different sums before step %" PRIu64,
                        stream->engine.steps_before + stream->engine.steps + 1);
     }
+}
+
+/* An engine is no more wanted, between two steps. */
+static void leave(msdu__stream *stream)
+{
+    part(stream);
+    count_steps(stream, stream->step_calls);
+    close_engine(stream);
+}
+
+/* What was taken for a parameter is two of them, as memory says on some rank. */
+static void contradict(msdu__stream *stream)
+{
+    stream->is_plain = true;
+    if (is_teller(stream)) {
+        msdu__tell_contradiction(&stream->recognizer, stream->engine.ctx != NULL);
+    }
+    if (stream->engine.ctx != NULL) {
+        leave(stream);
+    }
+}
+
+/* Local steps have to wait for a proof; true: they do. */
+static bool is_waiting(msdu__stream *stream)
+{
+    const msdu__recognizer *r = &stream->recognizer;
+    if (stream->engine.ctx != NULL || !msdu__engine_is_local() || stream->is_proven) {
+        return false;
+    }
+    if (!msdu__recognize_is_proven(r)) {
+        if (is_teller(stream)) {
+            msdu__tell_doubt(r, &stream->is_doubt_told);
+        }
+        return true;
+    }
+    stream->is_proven = agree(stream, !msdu__recognize_is_contradicted(r));
+    if (!stream->is_proven) {
+        contradict(stream);
+    }
+    return !stream->is_proven;
 }
 
 void msdu__stream_step(msdu__stream *stream)
@@ -323,10 +382,12 @@ void msdu__stream_step(msdu__stream *stream)
         stream->is_plain = true;
         return;
     }
-    if (stream->engine.ctx == NULL && msdu__engine_is_local() && !msdu__recognize_is_proven(r)) {
-        if (is_teller(stream)) {
-            msdu__tell_doubt(r, &stream->is_doubt_told);
-        }
+    if (is_waiting(stream)) {
+        return;
+    }
+    if (stream->engine.ctx != NULL && msdu__recognize_is_due(r, stream->engine.steps) &&
+        !agree(stream, !msdu__recognize_is_contradicted(r))) {
+        contradict(stream);
         return;
     }
     if (stream->engine.ctx != NULL && msdu__engine_is_guarded(&stream->engine)) {
@@ -335,9 +396,7 @@ void msdu__stream_step(msdu__stream *stream)
     measure(stream);
     const bool is_wanted = msdu__gain_wants_engine(&stream->gain);
     if (stream->engine.ctx != NULL && !is_wanted) {
-        part(stream);
-        count_steps(stream, stream->step_calls);
-        close_engine(stream);
+        leave(stream);
     } else if (stream->engine.ctx == NULL && is_wanted) {
         begin(stream);
     }

@@ -51,6 +51,15 @@ void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told)
     }
 }
 
+void msdu__tell_contradiction(const msdu__recognizer *r, bool had_engine)
+{
+    (void)fprintf(stderr,
+                  "msdu: of the %u gradients of a step some come from several places in memory, so "
+                  "they may be several parameters: %s passed through; MSDU_ATTACH_TENSORS says how "
+                  "many gradients a step has\n",
+                  r->pattern_count, had_engine ? "from now on all is" : "all is");
+}
+
 void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu__recognizer *r)
 {
     const double ms = 1e-6;

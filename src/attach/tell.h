@@ -19,6 +19,8 @@ void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm);
 void msdu__tell_vote(const msdu__recognizer *r, bool *is_told);
 /* A pattern that held for many steps is not enough for local steps; once. */
 void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told);
+/* One place of the pattern is two parameters: nothing is taken any more. */
+void msdu__tell_contradiction(const msdu__recognizer *r, bool had_engine);
 /* What was measured, and is done. */
 void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu__recognizer *r);
 /* The pattern changed: `seen` came where another was due. is_last: nothing is taken any more. */

@@ -28,8 +28,12 @@ static uint64_t deadline_ms(void)
 /* --- begin --- */
 
 /* Kinds of sums and of means do not share a context. */
-static const char *refusal(const msdu__recognizer *r)
+static const char *refusal(const msdu__track *track)
 {
+    const msdu__recognizer *r = &track->recognizer;
+    if (msdu__recognize_is_contradicted(r)) {
+        return "gradients come from several places in memory, and may be several parameters";
+    }
     for (uint32_t i = 1; i < r->tensor_count; i++) {
         if ((r->tensors[i].kind > MSDU__KIND_MEANS) != (r->tensors[0].kind > MSDU__KIND_MEANS)) {
             return "some gradients are summed up, others averaged";
@@ -111,7 +115,7 @@ static void tell_begin(const msdu__track *track)
     }
 }
 
-static void fail_with(msdu__track *track, const char *text)
+void msdu__track_fail_with(msdu__track *track, const char *text)
 {
     track->has_failed = true;
     (void)snprintf(track->why, sizeof(track->why), "%s", text);
@@ -159,7 +163,7 @@ void msdu__track_vote(msdu__track *const *tracks, size_t track_count)
             char lost[256];
             tracks[i]->ledger.patterns++;
             if (msdu__part_is_lost(&tracks[i]->part, r, lost, sizeof(lost))) {
-                fail_with(tracks[i], lost);
+                msdu__track_fail_with(tracks[i], lost);
             }
         }
         if (tracks[i]->rank == 0 && msdu__attach_is_loud()) {
@@ -182,7 +186,7 @@ static const char *ask_lists(msdu__track *track, const double *sums, char text[L
                    : text;
     }
     msdu__recognize_allowed(r);
-    return r->tensor_count == 0 ? "a list denies its gradients by stride=" : refusal(r);
+    return r->tensor_count == 0 ? "a list denies its gradients by stride=" : refusal(track);
 }
 
 void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
@@ -193,14 +197,14 @@ void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
         return; /* the others tell that this rank did not come */
     }
     for (size_t i = 0; i < track_count; i++) {
-        bool is_good = track_count == 1 && refusal(&tracks[i]->recognizer) == NULL;
+        bool is_good = track_count == 1 && refusal(tracks[i]) == NULL;
         values[i][0] = is_good ? 0 : 1;
         values[i][1] = msdu__talk_host();
         msdu__attach_stride_part(tracks[i]->rank, msdu__attach_place(), &values[i][2]);
     }
     bool has_met = msdu__talk_sum(tracks, track_count, values, deadline_ms());
     for (size_t i = 0; i < track_count; i++) {
-        const char *why = track_count > 1 ? several : refusal(&tracks[i]->recognizer);
+        const char *why = track_count > 1 ? several : refusal(tracks[i]);
         char text[LIST_BYTES];
         if (!has_met) {
             refuse(tracks[i], "ranks did not meet within the deadline");
@@ -250,7 +254,7 @@ static msdu_status finish(msdu__track *track)
 int msdu__track_fail(msdu__track *track, msdu_status status)
 {
     if (status != MSDU_OK && !track->has_failed) {
-        fail_with(track, msdu_last_error());
+        msdu__track_fail_with(track, msdu_last_error());
         msdu__ledger_add(&track->ledger, track->engine.ctx);
         close_engine(track); /* at once: the trainer may end without a word */
     }
@@ -290,7 +294,7 @@ static bool part(msdu__track *track)
     } else {
         (void)snprintf(text, sizeof(text), "%s: their sums failed", changed);
     }
-    fail_with(track, text);
+    msdu__track_fail_with(track, text);
     return false;
 }
 
@@ -314,13 +318,14 @@ void msdu__track_break(msdu__track *track, const msdu__call *seen)
                        "a reduction of %" PRIu64 " elements came where another was due, and not "
                        "all ranks differ so",
                        seen->count);
-        fail_with(track, text);
+        msdu__track_fail_with(track, text);
         close_engine(track);
         return;
     }
     if (has_moved(track)) {
-        fail_with(track, "the pattern of reductions changed, and ranks cannot be joined: gradients "
-                         "of one size are not in the order that they were in");
+        msdu__track_fail_with(
+            track, "the pattern of reductions changed, and ranks cannot be joined: gradients "
+                   "of one size are not in the order that they were in");
         close_engine(track);
         return;
     }
@@ -350,7 +355,8 @@ void msdu__track_break(msdu__track *track, const msdu__call *seen)
 void msdu__track_join(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen)
 {
     if (!track->has_failed && !msdu__join_add(track, call, seen)) {
-        fail_with(track, "what joins the ranks after local steps could not be given to the device");
+        msdu__track_fail_with(
+            track, "what joins the ranks after local steps could not be given to the device");
     }
 }
 

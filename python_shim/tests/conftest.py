@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import sys
 import tempfile
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,8 @@ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
 # What torchrun and others make and leave behind: in a folder of this process, removed at its end.
 # Forked ranks inherit the name and leave by os._exit(), so nobody else removes it.
 SCRATCH = tempfile.mkdtemp(prefix="msdu_python_tests_")
-atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
+# after multiprocessing's own folders in it, which go with priority -100
+Finalize(None, shutil.rmtree, (SCRATCH, True), exitpriority=-200)
 os.environ["TMPDIR"] = tempfile.tempdir = SCRATCH
 # torch's Gloo would look up the machine's own name, which need not be known anywhere
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -18,12 +18,13 @@ from typing import Any, Callable
 
 import places
 import torch  # before the fork
+import torch.distributed as dist
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 LIMIT_S = 100.0
 # What scripts made, until their process ends: torch's Gloo, which waits for its threads, may wait
 # for ever when it goes while a script's names are cleared.
-_kept: list[dict[str, Any]] = []
+_kept: list[Any] = []
 
 
 class Outcome:
@@ -50,6 +51,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _keep_groups() -> None:
+    original = dist.destroy_process_group
+
+    def destroy(*args: Any, **kwargs: Any) -> None:
+        if dist.is_initialized():
+            _kept.append(dist.group.WORLD)
+        original(*args, **kwargs)
+
+    dist.destroy_process_group = destroy
+
+
 def _child(rank: int, function: Callable[[int], Any], path: Path, env: dict[str, str]) -> None:
     status = 70
     try:
@@ -64,6 +76,7 @@ def _child(rank: int, function: Callable[[int], Any], path: Path, env: dict[str,
         value, problem, status = None, "", 0
         try:
             places.arrive()
+            _keep_groups()
             value = function(rank)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -17,7 +17,7 @@
 #define STRETCH_DOUBTFUL 4096
 
 /* Calls that a pattern explains before local steps build on it, by doubt. */
-static const uint64_t calls_proven[MSDU__DOUBTS] = {0, 256, 512, 16384, UINT64_MAX};
+static const uint64_t calls_proven[MSDU__DOUBTS] = {0, 256, 512, 16384, UINT64_MAX, UINT64_MAX};
 
 static bool is_same(const msdu__call *x, const msdu__call *y)
 {
@@ -225,10 +225,11 @@ static bool is_step(const msdu__recognizer *r, uint32_t period, uint32_t from, m
         return false;
     }
     const bool is_strange = has_strange_past(r, period, from);
-    *doubt = !is_exact || is_divisible(r, period, from, false) ? MSDU__DOUBT_FULL
-             : is_strange                                      ? MSDU__DOUBT_MUCH
-             : is_marked                                       ? MSDU__DOUBT_LITTLE
-                                                               : MSDU__DOUBT_SOME;
+    *doubt = !is_exact                              ? MSDU__DOUBT_FULL
+             : is_divisible(r, period, from, false) ? MSDU__DOUBT_EQUAL
+             : is_strange                           ? MSDU__DOUBT_MUCH
+             : is_marked                            ? MSDU__DOUBT_LITTLE
+                                                    : MSDU__DOUBT_SOME;
     return !is_strange || r->seen_count - from >= STRETCH_DOUBTFUL;
 }
 
@@ -321,7 +322,7 @@ static void take_pattern(msdu__recognizer *r, uint32_t period)
     }
     r->unmet_count = 0;
     r->has_moved = r->has_alternated = false;
-    memset(r->memory_before, 0, sizeof(r->memory_before));
+    memset(r->is_away, 0, sizeof(r->is_away));
 }
 
 bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUMS], int ranks)
@@ -421,16 +422,13 @@ static bool is_stray(const msdu__recognizer *r, const msdu__call *call)
  * say otherwise? */
 static void look_at_memory(msdu__recognizer *r, const msdu__call *call)
 {
-    msdu__call *due = &r->pattern[r->position];
-    if (due->memory == call->memory) {
-        return;
-    }
-    r->has_alternated = r->has_alternated || r->memory_before[r->position] == call->memory;
-    r->memory_before[r->position] = due->memory;
-    for (uint32_t i = 0; i < r->pattern_count && !r->has_moved; i++) {
+    const bool is_home = r->pattern[r->position].memory == call->memory;
+    bool *is_away = &r->is_away[r->position];
+    r->has_alternated = r->has_alternated || (is_home && *is_away);
+    *is_away = !is_home;
+    for (uint32_t i = 0; !is_home && i < r->pattern_count && !r->has_moved; i++) {
         r->has_moved = r->pattern[i].memory == call->memory && is_same(&r->pattern[i], call);
     }
-    due->memory = call->memory;
 }
 
 /* The calls of the present step are remembered, so that after a change steps begin where they

@@ -63,8 +63,9 @@ typedef enum msdu__doubt {
     MSDU__DOUBT_LITTLE = 1, /* memory and marks agree */
     MSDU__DOUBT_SOME = 2,   /* memory alone */
     MSDU__DOUBT_MUCH = 3,   /* the same, but it may be the first step's equal layers */
-    MSDU__DOUBT_FULL = 4, /* memory moves, or all layers are equal: never enough for local steps */
-    MSDU__DOUBTS = 5,
+    MSDU__DOUBT_EQUAL = 4,  /* all layers are equal: never enough for local steps, and ... */
+    MSDU__DOUBT_FULL = 5,   /* ... memory moves: nor can it say later that a pattern is none */
+    MSDU__DOUBTS = 6,
 } msdu__doubt;
 
 /* A rank's own reading of what it has seen. */
@@ -113,13 +114,13 @@ typedef struct msdu__recognizer {
     bool has_strayed;       /* in the present step */
     uint32_t stray_steps;   /* in a row with strays */
     bool has_moved;         /* a gradient came from where another one of its size lies */
-    bool has_alternated;    /* or from where it lay before it last came from elsewhere */
+    bool has_alternated;    /* or came from elsewhere, and then from where it was learned */
     uint32_t unmet_count;   /* a period that is found, but is not what the user wants ... */
     uint32_t unmet_sums;    /* ... and with its small ones; 0: none */
     msdu__call pattern[MSDU__TENSORS_MAX];
     msdu__call tensors[MSDU__TENSORS_MAX];
-    uint32_t tensor_at[MSDU__TENSORS_MAX];     /* of the pattern; MSDU__TENSORS_MAX: denied */
-    uint64_t memory_before[MSDU__TENSORS_MAX]; /* of a place of the pattern */
+    uint32_t tensor_at[MSDU__TENSORS_MAX]; /* of the pattern; MSDU__TENSORS_MAX: denied */
+    bool is_away[MSDU__TENSORS_MAX];       /* a place of the pattern: it last came from elsewhere */
     msdu__seen seen[MSDU__CALLS_MAX];
     uint64_t last[MSDU__PLACES]; /* by memory: 1 + `total` when it came last */
 } msdu__recognizer;

@@ -41,13 +41,14 @@ void msdu__tell_nothing(const msdu__recognizer *r)
 
 void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told)
 {
-    if (r->doubt == MSDU__DOUBT_FULL && r->held_steps >= MSDU__STEPS_PROVEN && !*is_told) {
+    if (r->doubt >= MSDU__DOUBT_EQUAL && r->held_steps >= MSDU__STEPS_PROVEN && !*is_told) {
         *is_told = true;
-        (void)fprintf(stderr,
-                      "msdu: a step seems to have %u gradients, but their memory moves, so two of "
-                      "them may be one parameter: no local steps, all is passed through; "
-                      "MSDU_ATTACH_TENSORS=%u says that it is so\n",
-                      r->pattern_count, r->pattern_sums);
+        (void)fprintf(
+            stderr,
+            "msdu: a step seems to have %u gradients, but their memory moves, or all are "
+            "alike, so two of them may be one parameter: no local steps, all is passed through; "
+            "MSDU_ATTACH_TENSORS=%u says that it is so\n",
+            r->pattern_count, r->pattern_sums);
     }
 }
 

@@ -90,6 +90,8 @@ START_TEST(a_step_begins_with_the_first_gradient_that_repeats)
     ck_assert_uint_le(learn(r, step, 5), 10); /* gradients lie elsewhere than parameters */
     ck_assert_uint_eq(r->tensor_count, 3);
     ck_assert_uint_eq(r->tensors[0].count, 500);
+    ck_assert_uint_eq(r->pattern[0].memory,
+                      step[1].memory); /* the gradient's, not the parameter's */
     expect_steps(r, step, 5, 20);
     free(r);
 }

@@ -31,7 +31,7 @@ typedef struct watch {
     uint64_t begun; /* the step in which gradients were first taken, plus one */
     uint32_t of_place[MSDU__TENSORS_MAX];
     uint32_t times[ZOO_TENSORS_MAX]; /* in the present step of the pattern */
-    uint32_t shifted;                /* one plus the step in which places became others */
+    uint64_t shifted;                /* one plus `steps` when places became others */
     char why[128];
 } watch;
 
@@ -107,10 +107,10 @@ static bool begin_step(watch *w, uint32_t step)
  * until ranks ask each other: by then memory has told. */
 static void shift(watch *w, uint32_t place, uint32_t tensor, uint32_t step)
 {
-    const uint32_t patience = w->is_local ? 1 : 2 + (uint32_t)w->steps + MSDU__STEPS_BORNE;
-    w->shifted = w->shifted == 0 ? step + 1 : w->shifted;
-    if (tensor == ZOO_NO_TENSOR || step > w->shifted + patience ||
-        (w->is_local && !w->r[0]->has_moved)) {
+    w->shifted = w->shifted == 0 ? w->steps + 1 : w->shifted;
+    const bool is_noticed = w->is_local ? w->r[0]->has_moved && w->steps <= w->shifted
+                                        : w->steps <= 2 * w->shifted + MSDU__STEPS_BORNE;
+    if (tensor == ZOO_NO_TENSOR || !is_noticed) {
         (void)snprintf(w->why, sizeof(w->why), "wrong: place %u is tensor %u, was %u, in step %u",
                        place, tensor, w->of_place[place], step);
     }

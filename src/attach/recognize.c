@@ -309,8 +309,8 @@ static void take_pattern(msdu__recognizer *r, uint32_t period)
     const uint32_t from = periodic_from(r, period);
     r->pattern_count = period;
     r->pattern_sums = sums_of(r, period);
-    for (uint32_t i = 0; i < period; i++) {
-        r->pattern[i] = r->seen[from + i].call;
+    for (uint32_t i = from; i < r->seen_count; i++) { /* memory is where it was last */
+        r->pattern[(i - from) % period] = r->seen[i].call;
     }
     msdu__recognize_allowed(r);
     r->position = (r->seen_count - from) % period;

@@ -17,7 +17,7 @@
 
 static const msdu__variable table[] = {
     {.name = "MSDU_ATTACH", .default_text = "on", .range = "off, on, always",
-     .help = "off: everything is passed through; always: also where it was not measured to gain",
+     .help = "off: all is passed through; on: gradients are taken where steps were measured to be faster; always: whatever it costs",
      .kind = MSDU__VARIABLE_CHOICE},
     {.name = "MSDU_ATTACH_MIN_BYTES", .default_text = "1024", .range = "0 .. 1024GiB",
      .help = "smaller reductions are never gradients", .high = 1ULL << 40,
@@ -25,12 +25,12 @@ static const msdu__variable table[] = {
     TEXT(LIST, ALLOW, "conditions, see doc/attach.md", "what may be a gradient; none: everything"),
     TEXT(LIST, DENY, "conditions, see doc/attach.md", "what must not be a gradient"),
     NUMBER(TENSORS, "0", 0, 1000000,
-           "gradients of a step, where equal layers leave it open; 0: found out"),
+           "gradients of a step, with or without those that are too small; 0: found out"),
     NUMBER(LEARN, "32", 1, 1000000, "calls that must repeat before they are believed"),
     NUMBER(EQUAL_STEPS, "0", 0, 1000000000,
            "parameters are equal on all ranks after every so many steps; 0: never"),
     NUMBER(GUARD, "0", 0, 1000000000,
-           "steps between two comparisons of what ranks were given; 0: never"),
+           "ranks compare the sums that were given out after every so many steps; 0: never"),
     TEXT(FILE, LIBRARY, "a shared library", "file of the MPI library, where it is not found"),
     TEXT(FILE, NCCL_LIBRARY, "a shared library", "file of the NCCL library, where it is not found"),
 };

@@ -195,17 +195,18 @@ END_TEST
 /* The trainer's own number, in which small gradients count. */
 START_TEST(the_number_given_counts_small_gradients)
 {
-    const msdu__call step[] = {GRADIENT(64), SMALL(8), GRADIENT(65), SMALL(9), GRADIENT(66)};
-    for (uint32_t wanted = 2; wanted <= 6; wanted++) {
+    const msdu__call step[] = {GRADIENT(64), SMALL(8), GRADIENT(65),
+                               SMALL(9),     SMALL(1), GRADIENT(66)}; /* and a loss, perhaps */
+    for (uint32_t wanted = 2; wanted <= 7; wanted++) {
         msdu__recognizer *r = recognizer(8, wanted);
         uint32_t position = 0;
-        if (wanted == 3 || wanted == 5) {
-            (void)learn(r, step, 5);
+        if (wanted == 3 || wanted == 5 || wanted == 6) {
+            (void)learn(r, step, 6);
             ck_assert_uint_eq(r->tensor_count, 3);
             ck_assert_uint_eq(r->unmet_count, 0);
         } else {
             for (uint32_t i = 0; i < 100; i++) {
-                ck_assert_int_eq(see(r, step[i % 5], &position), MSDU__CALL_OTHER);
+                ck_assert_int_eq(see(r, step[i % 6], &position), MSDU__CALL_OTHER);
             }
             ck_assert_uint_eq(r->unmet_count, 3);
             ck_assert_uint_eq(r->unmet_sums, 5);

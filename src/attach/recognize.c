@@ -191,11 +191,15 @@ static memory_order memory_of(const msdu__recognizer *r, uint32_t period, uint32
     return exact == window ? EXACT : far == 0 && 2 * near > window ? ABOUT : ELSEWHERE;
 }
 
-static uint32_t sums_of(const msdu__recognizer *r, uint32_t period)
+/* The gradients of a step as a user would count them: with the small ones. most_out: if what looks
+ * like a loss is one, too. */
+static uint32_t sums_of(const msdu__recognizer *r, uint32_t period, uint32_t *most_out)
 {
     uint32_t sums = period;
+    *most_out = period;
     for (uint32_t i = r->seen_count - period; i < r->seen_count; i++) {
-        sums += r->seen[i].sums;
+        sums += r->seen[i].small;
+        *most_out += r->seen[i].sums;
     }
     return sums;
 }
@@ -257,8 +261,10 @@ static msdu__proposal propose(msdu__recognizer *r)
         if (!repeats(r, period, &from)) {
             continue;
         }
-        const uint32_t sums = sums_of(r, period);
-        if ((wanted == period || wanted == sums) && !has_steps_inside(r, period)) {
+        uint32_t most = 0;
+        const uint32_t sums = sums_of(r, period, &most);
+        const bool is_wanted = wanted == period || (wanted >= sums && wanted <= most);
+        if (is_wanted && !has_steps_inside(r, period)) {
             return (msdu__proposal){.period = period, .doubt = MSDU__DOUBT_NONE};
         }
         msdu__doubt doubt = MSDU__DOUBT_NONE;
@@ -307,8 +313,9 @@ void msdu__recognize_vote(msdu__recognizer *r, double sums_out[MSDU__VOTE_SUMS])
 static void take_pattern(msdu__recognizer *r, uint32_t period)
 {
     const uint32_t from = periodic_from(r, period);
+    uint32_t most = 0;
     r->pattern_count = period;
-    r->pattern_sums = sums_of(r, period);
+    r->pattern_sums = sums_of(r, period, &most);
     for (uint32_t i = from; i < r->seen_count; i++) { /* memory is where it was last */
         r->pattern[(i - from) % period] = r->seen[i].call;
     }
@@ -474,8 +481,10 @@ msdu__verdict msdu__recognize(msdu__recognizer *r, const msdu__call *call, uint3
     }
     if (!call->is_candidate) {
         r->since.others++;
-        r->since.marks += is_mark(r, call) ? 1 : 0;
+        const bool is_between = is_mark(r, call);
+        r->since.marks += is_between ? 1 : 0;
         r->since.sums += call->is_sum ? 1 : 0;
+        r->since.small += call->is_sum && !is_between ? 1 : 0;
         return MSDU__CALL_OTHER;
     }
     if (r->state != MSDU__LEARNING) {

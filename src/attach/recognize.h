@@ -84,7 +84,8 @@ typedef bool (*msdu__allows_fn)(const void *user, const msdu__call *call, uint32
 typedef struct msdu__seen {
     msdu__call call;
     uint32_t others; /* calls on this communicator that are no candidates: equal on all ranks */
-    uint32_t sums;   /* of these, those that are gradients by their type */
+    uint32_t sums;   /* of these, those that are gradients by their type, or losses */
+    uint32_t small;  /* of these, those that are no losses by their size or type */
     uint32_t marks;  /* calls of any kind that are no candidates, here and elsewhere */
     uint32_t back;   /* candidates since the same memory came last; 0: never */
 } msdu__seen;

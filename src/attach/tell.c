@@ -31,6 +31,9 @@ void msdu__tell_vote(const msdu__recognizer *r, bool *is_told)
 
 void msdu__tell_nothing(const msdu__recognizer *r)
 {
+    if (r->unmet_count > 0) {
+        return; /* told already */
+    }
     (void)fprintf(stderr,
                   r->votes > 0
                       ? "msdu: reductions repeat, but what a step is cannot be seen: their memory "

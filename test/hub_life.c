@@ -101,8 +101,8 @@ static const struct {
      "ranks 0, 2 did not reach operation 17 of lane 1"},
     {{{STALLED, 18, 4}, {STALLED, 20, 6}, {STALLED, 18, 4}},
      MSDU_ERR_MISMATCH,
-     "ranks 0 and 1 differ in operation 17 of lane 1 (kind, type or sizes; they may be in "
-     "different steps)"},
+     /* rank 1 and one of the others, whoever answered first */
+     " differ in operation 17 of lane 1 (kind, type or sizes; they may be in different steps)"},
     {{{SLOW, 18, 4}, {BUSY, 17, 0}, {SLOW, 18, 5}},
      MSDU_ERR_MISMATCH,
      "ranks 0 and 2 differ in operation 17 of lane 1: rank 2 ended its steps (msdu_finish, "

@@ -266,9 +266,11 @@ static void compare_wonder(struct msdu__server *server, int32_t rank, const stru
         server->wonder_first = *here;
         server->wonder_rank = rank;
     } else if (here->print != server->wonder_first.print) {
-        tell_difference(server, &server->wonder,
-                        (struct msdu__said){server->wonder_rank, server->wonder_first.print},
-                        (struct msdu__said){rank, here->print});
+        struct msdu__said first = {server->wonder_rank, server->wonder_first.print};
+        struct msdu__said second = {rank, here->print};
+        const bool is_in_order = first.rank < second.rank; /* answers are not */
+        tell_difference(server, &server->wonder, is_in_order ? first : second,
+                        is_in_order ? second : first);
     }
 }
 

@@ -107,6 +107,6 @@ if(Python3_FOUND AND TARGET msdu_command AND NOT MSDU_SANITIZE MATCHES "thread|f
             ${CMAKE_CURRENT_SOURCE_DIR}/test_attach_nccl.py --msdu $<TARGET_FILE:msdu_command>
             --programs ${PROJECT_BINARY_DIR}/test ${case})
         set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
-            ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0)
+            ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0:${msdu_asan_options})
     endforeach()
 endif()

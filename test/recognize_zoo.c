@@ -275,9 +275,9 @@ static void write_evaluation(writer *w)
     if (t->evaluation_every > 0 && w->step % t->evaluation_every == t->evaluation_every - 1) {
         write_small(w, t->evaluation_calls);
         if (t->is_evaluation_large) {
-            /* in every step, or whenever both models had theirs, nothing tells it from a gradient;
-             * that is what the lists are for */
-            const bool is_alike = t->evaluation_every == t->critic_steps + 1;
+            /* in every step, or as often in each turn of both models, nothing tells it from a
+             * gradient; that is what the lists are for */
+            const bool is_alike = (t->critic_steps + 1) % t->evaluation_every == 0;
             write_call(w, 4444, is_alike ? ZOO_TENSORS_MAX - 1 : ZOO_NO_TENSOR, 700000);
         }
     }

@@ -93,11 +93,11 @@ static msdu_status check(msdu__pipeline *p, uint32_t id, const msdu_apart *out)
 msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id, msdu_apart *apart_out)
 {
     msdu_status status = msdu__guard(ctx);
-    if (status == MSDU_OK && apart_out == NULL) {
-        status = msdu__fail(MSDU_ERR_INVALID, "apart_out is NULL");
-    }
     if (status != MSDU_OK) {
         return status;
+    }
+    if (apart_out == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "apart_out is NULL");
     }
     msdu__pipeline *p = &ctx->pipeline;
     status = check(p, id, apart_out);

@@ -78,6 +78,13 @@ void msdu__stream_meet(msdu__stream *stream)
     }
 }
 
+/* Plain calls are timed as long as any communicator wants it. */
+static void set_timed(msdu__stream *stream, bool is_timed)
+{
+    msdu__stream_time((is_timed ? 1 : 0) - (stream->is_timed ? 1 : 0));
+    stream->is_timed = is_timed;
+}
+
 void msdu__stream_vote(msdu__stream *stream)
 {
     msdu__recognizer *r = &stream->recognizer;
@@ -89,8 +96,7 @@ void msdu__stream_vote(msdu__stream *stream)
         stream->ledger.patterns++;
         stream->is_told = stream->is_proven = false;
         stream->has_failed = msdu__part_is_lost(&stream->part, r, stream->why, sizeof(stream->why));
-        stream->is_timed = stream->gain.phase == MSDU__GAIN_PLAIN && !stream->is_plain;
-        msdu__stream_time(stream->is_timed ? 1 : 0);
+        set_timed(stream, stream->gain.phase == MSDU__GAIN_PLAIN && !stream->is_plain);
     }
     if (is_teller(stream)) {
         msdu__tell_vote(r, &stream->unmet_told);
@@ -300,9 +306,7 @@ static void decide(msdu__stream *stream)
         return;
     }
     msdu__gain_decide(&stream->gain, largest);
-    const bool is_timed = stream->gain.phase == MSDU__GAIN_PLAIN;
-    msdu__stream_time((is_timed ? 1 : 0) - (stream->is_timed ? 1 : 0));
-    stream->is_timed = is_timed;
+    set_timed(stream, stream->gain.phase == MSDU__GAIN_PLAIN);
     if (is_teller(stream)) {
         msdu__tell_gain(&stream->gain, before, &stream->recognizer);
     }
@@ -439,8 +443,7 @@ void msdu__stream_end(msdu__stream *stream)
     if (stream->engine.ctx != NULL) {
         close_engine(stream);
     }
-    msdu__stream_time(stream->is_timed ? -1 : 0);
-    stream->is_timed = false;
+    set_timed(stream, false);
     if (is_teller(stream) && msdu__ledger_passed(&stream->ledger) + stream->ledger.taken > 0) {
         tell(stream);
     }

@@ -64,6 +64,7 @@ def attached(
 ) -> subprocess.CompletedProcess[str]:
     """The trainer under `msdu run`, attached whether it gains anything on this machine or not."""
     settings.setdefault("MSDU_ATTACH", "always")
+    settings.setdefault("MSDU_ATTACH_GUARD", "5")
     return job(options.msdu, "run", "--", program(name), *words, **settings)
 
 
@@ -254,6 +255,11 @@ class Local(Case):
         by_hand = plain(*words, "local=4", f"learned={LEARNED}", f"warmup={EXACT_FIRST}")
         self.assert_near(losses(done), losses(self.good(by_hand)), 1e-11)
 
+    def test_a_rate_that_is_told_late_ends_the_job(self) -> None:
+        done = attached("double", "late", MSDU_INTERVAL_STEPS="4", **SGD)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("msdu_attach_lr() was called for the first time after", done.stderr)
+
     def test_dampening_is_exact_though_the_first_call_was_not_seen(self) -> None:
         words = ("double", "damp", "steps=58")
         settings = {"MSDU_DAMPENING": "0.3", "MSDU_INTERVAL_STEPS": "4", **SGD}
@@ -369,6 +375,15 @@ class After(Changed):
             self.assert_near(losses(done), losses(self.good(plain(*words))), 0.1)
             if word != "freeze":
                 self.assertLess(apart(done), 1e-9, word)
+
+    def test_after_the_second_change_all_is_passed_through(self) -> None:
+        words = ("thaw", "at=40", "steps=140")
+        done = self.good(attached(*words))
+        self.assertEqual(done.stderr.count("the pattern of reductions changed after"), 3)
+        self.assertEqual(done.stderr.count("for the second time, so all is passed through"), 1)
+        self.assertIn("the pattern changed 2 times", done.stderr)
+        self.assertEqual(apart(done), 0)
+        self.assert_near(losses(done), losses(self.good(plain(*words))), 0.02)
 
     def test_default_learns_anew(self) -> None:
         for word in ("freeze", "resize"):

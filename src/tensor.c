@@ -132,11 +132,11 @@ static bool grow_tensors(msdu__pipeline *p)
 msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_t *id_out)
 {
     msdu_status status = msdu__guard(ctx);
-    if (status == MSDU_OK && desc == NULL) {
-        status = msdu__fail(MSDU_ERR_INVALID, "desc is NULL");
-    }
     if (status != MSDU_OK) {
         return status;
+    }
+    if (desc == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "desc is NULL");
     }
     msdu__pipeline *p = &ctx->pipeline;
     msdu_tensor_desc d;

@@ -4,6 +4,7 @@
 
 #include "random.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ static void add_tensor(zoo_trainer *t, uint64_t size, uint32_t slot, bool is_in_
 
 static void add_layers(zoo_trainer *t)
 {
-    uint64_t sizes[12];
+    uint64_t sizes[12] = {0};
     for (uint32_t stage = 0; stage < t->stages; stage++) {
         for (uint32_t k = 0; k < t->tensors_per_layer; k++) {
             sizes[k] = 256U << below(t, 6);
@@ -161,11 +162,12 @@ typedef struct writer {
 static uint64_t exchanged(const writer *w, uint32_t at)
 {
     const zoo_trainer *t = w->t;
-    uint32_t alike = 0;
+    assert(t->count > 0);
+    uint32_t alike = 1;
     for (uint32_t i = 0; i < t->count; i++) {
-        alike += t->sizes[i] == t->sizes[at] ? 1 : 0;
+        alike += i != at && t->sizes[i] == t->sizes[at] ? 1 : 0;
     }
-    uint32_t left = (w->step * 7 + w->rank * 3) % alike;
+    uint32_t left = alike > 1 ? (w->step * 7 + w->rank * 3) % alike : 0;
     uint32_t place = at;
     while (left > 0) {
         place = (place + 1) % t->count;

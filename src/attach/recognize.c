@@ -2,6 +2,7 @@
 /* Which calls of a communicator are gradients, and where does a step begin? Pure. */
 #include "recognize.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define REPEATS 3 /* of a period, before it is believed */
@@ -312,6 +313,7 @@ void msdu__recognize_vote(msdu__recognizer *r, double sums_out[MSDU__VOTE_SUMS])
 /* The step begins with the first candidate that repeats; where in a step are we now? */
 static void take_pattern(msdu__recognizer *r, uint32_t period)
 {
+    assert(period > 0 && period <= MSDU__TENSORS_MAX);
     const uint32_t from = periodic_from(r, period);
     uint32_t most = 0;
     r->pattern_count = period;

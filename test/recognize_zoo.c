@@ -4,7 +4,6 @@
 
 #include "random.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -162,15 +161,9 @@ typedef struct writer {
 static uint64_t exchanged(const writer *w, uint32_t at)
 {
     const zoo_trainer *t = w->t;
-    assert(t->count > 0);
-    uint32_t alike = 1;
-    for (uint32_t i = 0; i < t->count; i++) {
-        alike += i != at && t->sizes[i] == t->sizes[at] ? 1 : 0;
-    }
-    uint32_t left = alike > 1 ? (w->step * 7 + w->rank * 3) % alike : 0;
     uint32_t place = at;
-    while (left > 0) {
-        place = (place + 1) % t->count;
+    for (uint32_t left = w->step % 5 + 3 * w->rank; left > 0;) {
+        place = place + 1 < t->count ? place + 1 : 0;
         left -= t->sizes[place] == t->sizes[at] ? 1 : 0;
     }
     return t->ids[place];

@@ -37,12 +37,12 @@ class Summary:
         wait_ns: time blocked in the library, nanoseconds.
         elapsed_ns: time since the start, nanoseconds.
         plan_renewals: times the order of slices was renewed.
-        interval_steps: h now.
+        interval_steps: h of the last round.
         drift: relative drift of the last round.
         divergence: gradient divergence of the last round, 1 .. ranks.
         rank: this rank.
         ranks: size of the group.
-        wire: number format now.
+        wire: number format of the last round.
         domain: what is synchronized now.
         interval: the policy.
         reason: the policy's last reason.
@@ -120,7 +120,7 @@ class Summary:
 
     @classmethod
     def of(cls, raw: _abi.SummaryStruct, sent: Optional[Sent] = None) -> Summary:
-        """From the C struct, which has the plan of the next round, and what was sent."""
+        """From the C struct, which has the latest round, and what was sent before."""
         names = [name for name in cls.__dataclass_fields__ if not name.startswith("sent_")]
         values: dict[str, Any] = {name: getattr(raw, name) for name in names}
         for name, value in values.items():
@@ -133,7 +133,7 @@ class Summary:
 
 
 class Sent:
-    """What rounds were sent with; the library's counters have the plan of the next one.
+    """What rounds were sent with; the library's counters have the latest one's.
 
     Attributes:
         plans: rounds by their interval, number format and domain.
@@ -141,15 +141,14 @@ class Sent:
 
     def __init__(self) -> None:
         self.plans: Counter[tuple[int, str, str]] = Counter()
-        self._next: Optional[tuple[int, str, str]] = None
         self._rounds = 0
 
     def note(self, raw: _abi.SummaryStruct) -> None:
-        """The counters after a step: rounds that are new were sent by the plan of before."""
-        if self._next is not None and raw.rounds > self._rounds:
-            self.plans[self._next] += raw.rounds - self._rounds
+        """The counters after a step."""
+        if raw.rounds > self._rounds:
+            plan = (raw.interval_steps, raw.wire.decode(), raw.domain.decode())
+            self.plans[plan] += raw.rounds - self._rounds
         self._rounds = raw.rounds
-        self._next = (raw.interval_steps, raw.wire.decode(), raw.domain.decode())
 
 
 def of_allreduce(params: Iterable[torch.Tensor], ranks: int) -> int:

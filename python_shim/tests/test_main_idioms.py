@@ -105,9 +105,11 @@ def test_torchs_reducer_does_not_reduce_beside_the_library(tmp_path: Path) -> No
 
 def test_a_gradient_that_comes_again_is_refused(tmp_path: Path) -> None:
     for how in (plain("passes.py", "again"), attached(EXACT, "passes.py", "again")):
-        for outcome in launch(2, how, tmp_path):
-            assert outcome.code == 1
-            assert "mark a variable ready" in outcome.problem or "two backward" in outcome.problem
+        outcomes = launch(2, how, tmp_path)
+        assert [outcome.code for outcome in outcomes] == [1, 1]
+        # the other rank may hear first that this one is gone
+        problems = " ".join(outcome.problem for outcome in outcomes)
+        assert "mark a variable ready" in problems or "two backward" in problems
 
 
 def test_an_interval_counts_optimizer_steps_not_micro_batches(tmp_path: Path) -> None:

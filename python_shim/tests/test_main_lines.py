@@ -135,8 +135,8 @@ def test_what_most_rounds_were_sent_with() -> None:
             rounds=rounds, interval_steps=steps, wire=wire, domain=b"", interval=b"", reason=b""
         )
         sent.note(raw)
-    assert sent.plans.most_common(1) == [((1, "float32", ""), 3)]
-    assert sent.plans[(4, "int4", "")] == 1 and len(sent.plans) == 2
+    assert sent.plans.most_common(1) == [((4, "int4", ""), 3)]
+    assert sent.plans[(8, "int8", "")] == 1 and len(sent.plans) == 2
 
 
 # --- log lines, help ---

@@ -229,7 +229,7 @@ static void move_one(ranks_self *self, int step, uint32_t t)
     compute_same(self, step, t);
     if (self->rank == 1 && t == 3 && step == 9) {
         double g = ranks_get(MSDU_FLOAT32, self->gradient[t], 17);
-        ranks_put(MSDU_FLOAT32, self->gradient[t], 17, nextafterf((float)g, 10));
+        ranks_put(MSDU_FLOAT32, self->gradient[t], 17, (double)nextafterf((float)g, 10));
     }
 }
 

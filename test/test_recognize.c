@@ -244,6 +244,49 @@ START_TEST(ranks_that_see_different_steps_take_none)
 }
 END_TEST
 
+/* Layers that share their memory repeated in the step before, and then broke. */
+START_TEST(what_repeated_before_and_broke_is_no_step)
+{
+    const msdu__call layer[] = {AT(64, 1000), AT(65, 2000)};
+    msdu__recognizer *r = recognizer(8, 0);
+    uint32_t position = 0;
+    double sums[MSDU__VOTE_SUMS];
+    for (uint32_t i = 0; i < 8; i++) {
+        (void)msdu__recognize(r, &layer[i % 2], &position);
+    }
+    if (_i == 1) { /* the end of the first step */
+        (void)msdu__recognize(r, &layer[0], &position);
+        for (uint32_t i = 0; i < 8; i++) {
+            (void)msdu__recognize(r, &layer[i % 2], &position);
+        }
+    }
+    msdu__recognize_vote(r, sums);
+    ck_assert_double_eq(sums[0], _i == 0 ? 2 : 0);
+    free(r);
+}
+END_TEST
+
+/* The second of two models of one shape has its turn, and then the first again. */
+START_TEST(two_models_of_one_shape_contradict_the_pattern)
+{
+    const msdu__call first[] = {AT(64, 1000), AT(65, 2000), OTHER(1)};
+    const msdu__call second[] = {AT(64, 3000), AT(65, 4000), OTHER(1)};
+    msdu__recognizer *r = recognizer(8, 0);
+    (void)learn(r, first, 3);
+    expect_steps(r, first, 3, 5);
+    ck_assert(!msdu__recognize_is_contradicted(r));
+    expect_steps(r, second, 3, 1); /* new memory alone may be the same tensor's */
+    ck_assert(!msdu__recognize_is_contradicted(r));
+    expect_steps(r, first, 3, 1);
+    ck_assert(msdu__recognize_is_contradicted(r));
+    ck_assert(!msdu__recognize_is_due(r, 0) && !msdu__recognize_is_due(r, 3));
+    ck_assert(msdu__recognize_is_due(r, 64) && msdu__recognize_is_due(r, 384));
+    r->doubt = MSDU__DOUBT_NONE; /* but the user knows best */
+    ck_assert(!msdu__recognize_is_contradicted(r) && !msdu__recognize_is_due(r, 64));
+    free(r);
+}
+END_TEST
+
 /* Gradients of one size in another order: memory tells, where local steps rely on it. */
 START_TEST(an_equal_tensor_that_stays_away_is_noticed)
 {
@@ -432,6 +475,8 @@ int main(void)
     tcase_add_test(tcase, one_reduction_is_a_step_if_something_else_comes_with_it);
     tcase_add_test(tcase, the_number_given_counts_small_gradients);
     tcase_add_test(tcase, ranks_that_see_different_steps_take_none);
+    tcase_add_loop_test(tcase, what_repeated_before_and_broke_is_no_step, 0, 2);
+    tcase_add_test(tcase, two_models_of_one_shape_contradict_the_pattern);
     tcase_add_test(tcase, an_equal_tensor_that_stays_away_is_noticed);
     tcase_add_test(tcase, the_number_of_tensors_may_be_given);
     tcase_add_test(tcase, what_is_denied_by_its_place_is_part_of_the_pattern_but_no_tensor);

@@ -206,6 +206,15 @@ class Ways(Case):
         done = self.good(attached("moving", MSDU_ATTACH_TENSORS="3"))
         self.assertEqual(log(done), log(self.good(attached(MSDU_ATTACH_TENSORS="3"))))
 
+    def test_sums_that_differ_between_ranks_are_told(self) -> None:
+        meddle = f"LD_PRELOAD={program('attach_meddle')}.so"
+        run = ("env", meddle, options.msdu, "run", "--", program("attach_trainer"))
+        done = job(*run, MSDU_ATTACH="always")
+        self.assertNotEqual(apart(done), 0, done.stderr)  # which is what the guard is for
+        done = job(*run, MSDU_ATTACH="always", MSDU_ATTACH_GUARD="5")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("MSDU_ATTACH_GUARD: ranks were given different sums before", done.stderr)
+
     def test_persistent_reductions_give_the_same_bits_too(self) -> None:
         reference = self.good(attached())
         for words in (("persistent",), ("persistent", "some"), ("persistent", "any", "test")):

@@ -105,7 +105,6 @@ msdu_status msdu__engine_prepare(msdu__engine *engine, const msdu__recognizer *r
         .equal_steps = msdu__attach_number("MSDU_ATTACH_EQUAL_STEPS", 0),
         .total_steps = msdu__attach_number("total_steps", 0),
         .guard_steps = msdu__attach_number("MSDU_ATTACH_GUARD", 0),
-        .given = HASH_SEED,
         .lr = engine->lr,
     };
     if (engine->grads == NULL) {
@@ -226,14 +225,23 @@ bool msdu__engine_is_guarded(const msdu__engine *engine)
            engine->steps % engine->guard_steps == 0;
 }
 
-/* Only equality counts, so 4 bytes at a time will do (FNV-1a). */
-static void add_given(msdu__engine *engine, const msdu__grad *grad)
+/*
+ * Only equality counts, so 4 bytes at a time will do (FNV-1a). Ranks may wait in different orders,
+ * so tensors are summed: each begins with its place and ends well mixed.
+ */
+static void add_given(msdu__engine *engine, const msdu__grad *grad, uint32_t at)
 {
+    if (engine->guard_steps == 0) {
+        return;
+    }
     const uint32_t *words = grad->user;
     const uint64_t count = grad->count * (grad->is_double ? 2 : 1);
-    for (uint64_t i = 0; engine->guard_steps > 0 && i < count; i++) {
-        engine->given = (engine->given ^ words[i]) * HASH_PRIME;
+    uint64_t hash = (HASH_SEED ^ at) * HASH_PRIME;
+    for (uint64_t i = 0; i < count; i++) {
+        hash = (hash ^ words[i]) * HASH_PRIME;
     }
+    hash = (hash ^ (hash >> 32)) * HASH_PRIME;
+    engine->given += hash ^ (hash >> 29);
 }
 
 msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
@@ -252,7 +260,7 @@ msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
     for (uint64_t i = 0; grad->wide != NULL && i < grad->count; i++) {
         user[i] = (double)grad->wide[i];
     }
-    add_given(engine, grad);
+    add_given(engine, grad, at);
     grad->user = NULL;
     engine->waited++;
     return engine->waited == engine->count ? msdu__engine_end_step(engine) : MSDU_OK;

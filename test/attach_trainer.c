@@ -5,6 +5,7 @@
  *   overlap   MPI_Iallreduce for each layer, MPI_Waitall before the update
  *   some      as overlap, with MPI_Waitsome; any: with MPI_Waitany; test: with MPI_Test
  *   persistent  as overlap, with persistent reductions, freed at the end
+ *   counts    by the functions of large counts, where MPI has them
  *   moving    the gradients' memory is new in every step
  *   apart     separate send and receive buffers instead of MPI_IN_PLACE
  *   double    float64
@@ -56,6 +57,7 @@ typedef struct trainer {
     bool is_late, is_changing, is_equal, is_decaying, is_meeting, is_forking, is_differing,
         is_dying, is_leaving;
     bool is_freezing, is_thawing, is_frozen, is_large, is_reordering, is_resizing, is_nesterov;
+    bool is_counted;
     bool is_changed; /* what is to change has */
     bool is_persistent;
     bool is_spiking, is_unseen, is_bad; /* is_bad: the present step is left out */
@@ -265,9 +267,11 @@ static void reduce_halves(const trainer *t, int l)
 }
 
 #if defined(OPEN_MPI) && OPEN_MPI && MPI_VERSION < 4
-#define PREPARE MPIX_Allreduce_init
+#define PREPARE   MPIX_Allreduce_init
+#define PREPARE_C MPIX_Allreduce_init
 #else
-#define PREPARE MPI_Allreduce_init
+#define PREPARE   MPI_Allreduce_init
+#define PREPARE_C MPI_Allreduce_init_c
 #endif
 
 static void reduce_persistently(trainer *t)
@@ -275,8 +279,14 @@ static void reduce_persistently(trainer *t)
     MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
     for (; t->prepared < t->layers; t->prepared++) {
         int l = t->prepared;
-        PREPARE(MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm, MPI_INFO_NULL,
-                &t->prepared_requests[l]);
+        MPI_Request *request = &t->prepared_requests[l];
+        if (t->is_counted) {
+            PREPARE_C(MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm,
+                      MPI_INFO_NULL, request);
+        } else {
+            PREPARE(MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm,
+                    MPI_INFO_NULL, request);
+        }
     }
     MPI_Start(&t->prepared_requests[0]);
     if (t->is_reordering && t->is_changed) {
@@ -287,6 +297,28 @@ static void reduce_persistently(trainer *t)
         MPI_Startall(t->layers - 1, &t->prepared_requests[1]);
     }
     wait_for_all(t, t->prepared_requests);
+}
+
+/* As bindings do that know MPI 4. */
+static void reduce_layer(const trainer *t, const void *send, void *recv, int l,
+                         MPI_Request *request)
+{
+    MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
+#if MPI_VERSION >= 4
+    if (t->is_counted && t->is_overlap) {
+        MPI_Iallreduce_c(send, recv, t->count[l], type, MPI_SUM, t->comm, request);
+        return;
+    }
+    if (t->is_counted) {
+        MPI_Allreduce_c(send, recv, t->count[l], type, MPI_SUM, t->comm);
+        return;
+    }
+#endif
+    if (t->is_overlap) {
+        MPI_Iallreduce(send, recv, t->count[l], type, MPI_SUM, t->comm, request);
+    } else {
+        MPI_Allreduce(send, recv, t->count[l], type, MPI_SUM, t->comm);
+    }
 }
 
 static void reduce_gradients(trainer *t)
@@ -304,13 +336,11 @@ static void reduce_gradients(trainer *t)
         void *recv = t->is_apart ? t->reduced[l] : t->gradient[l];
         if (t->is_resizing && t->is_changed && l == 1) {
             reduce_halves(t, l);
-        } else if (t->is_overlap) {
-            MPI_Iallreduce(send, recv, t->count[l], type, MPI_SUM, t->comm, &requests[l]);
-        } else if (t->row != MPI_COMM_NULL) {
+        } else if (t->row != MPI_COMM_NULL && !t->is_overlap) {
             MPI_Allreduce(send, recv, t->count[l], type, MPI_SUM, t->row);
             MPI_Allreduce(MPI_IN_PLACE, recv, t->count[l], type, MPI_SUM, t->column);
         } else {
-            MPI_Allreduce(send, recv, t->count[l], type, MPI_SUM, t->comm);
+            reduce_layer(t, send, recv, l, &requests[l]);
         }
     }
     if (t->is_overlap) {
@@ -461,6 +491,7 @@ int main(int argc, char **argv)
     if (has_word(argc, argv, "grid")) {
         make_grid(&t);
     }
+    t.is_counted = has_word(argc, argv, "counts");
     t.is_some = has_word(argc, argv, "some");
     t.is_any = has_word(argc, argv, "any");
     t.is_test = has_word(argc, argv, "test");

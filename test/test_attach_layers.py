@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from test_attach import Case, job, main, options, program, python_with_mpi4py
+from test_attach import Case, job, main, options, program, pythons_with_mpi4py
 
 RANKS = 2
 LOCAL = {
@@ -163,15 +163,18 @@ class Unasked(Layered):
 class Mpi4py(Layered):
     """The same in Python."""
 
+    python: ClassVar[list[str]] = []
+
     def trainer(self) -> list[str]:
-        python = python_with_mpi4py()
-        if python is None:
-            self.skipTest(f"no Python with NumPy and mpi4py over {options.family}")
-        return [python, "-B", str(Path(__file__).with_name("attach_layers.py"))]
+        return [*self.python, "-B", str(Path(__file__).with_name("attach_layers.py"))]
 
     def test_local_steps_end_where_the_plain_run_does(self) -> None:
-        for words in (("12", "100"), ("12", "100", "reverse"), ("48", "100")):
-            self.assert_local(*words, count=4 * int(words[0]) + 2)
+        if not pythons_with_mpi4py():
+            self.skipTest(f"no Python with NumPy and mpi4py over {options.family}")
+        for python in pythons_with_mpi4py():
+            type(self).python = python
+            for words in (("12", "100"), ("12", "100", "reverse"), ("48", "100")):
+                self.assert_local(*words, count=4 * int(words[0]) + 2)
 
 
 if __name__ == "__main__":

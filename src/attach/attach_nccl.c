@@ -145,68 +145,6 @@ static msdu__track *enter(const msdu__nccl_call *call)
     return track;
 }
 
-/* --- what kind of call --- */
-
-#define BFLOAT16 9 /* ncclBfloat16, which older headers have beside cuda_bf16.h only */
-
-/* 0: no gradient's */
-static int kind_of(const msdu__nccl_call *call)
-{
-    bool is_mean = call->op == (int)ncclAvg;
-    int dtype = call->type == (int)ncclFloat32   ? MSDU_FLOAT32
-                : call->type == (int)ncclFloat64 ? MSDU_FLOAT64
-                : call->type == (int)ncclFloat16 ? MSDU_FLOAT16
-                : call->type == BFLOAT16         ? MSDU_BFLOAT16
-                                                 : -1;
-    bool has_reason = dtype != MSDU_FLOAT64 || msdu__engine_is_local();
-    bool is_gradient = dtype >= 0 && has_reason && (call->op == (int)ncclSum || is_mean);
-    return is_gradient ? 1 + dtype + (is_mean ? MSDU__KIND_MEANS : 0) : 0;
-}
-
-static bool is_half(int kind)
-{
-    return kind > 0 && msdu__kind_dtype(kind) >= MSDU_FLOAT16;
-}
-
-static uint64_t bytes_of(const msdu__nccl_call *call)
-{
-    return call->count * (call->type == (int)ncclFloat64 ? 8U : is_half(kind_of(call)) ? 2U : 4U);
-}
-
-/* reason_out: why it cannot be a gradient; -1: it may be one. */
-static msdu__call describe(const msdu__track *track, const msdu__nccl_call *call, int *reason_out)
-{
-    int kind = kind_of(call);
-    msdu__call seen = {.count = call->count,
-                       .kind = kind,
-                       .is_sum = kind != 0,
-                       .memory = (uint64_t)(uintptr_t)call->recv};
-    *reason_out = -1;
-    if (kind == 0) {
-        seen.kind = MSDU__KIND_OTHER + 64 * call->type + call->op;
-        *reason_out = MSDU__PASSED_TYPE;
-    } else if (msdu__call_bytes(&seen) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
-        *reason_out = MSDU__PASSED_SMALL;
-    } else if (!msdu__engine_allows(&track->place, &seen, MSDU__ANYWHERE)) {
-        *reason_out = MSDU__PASSED_DENIED;
-    } else if (is_half(kind) && !msdu__engine_takes_half()) {
-        *reason_out = MSDU__PASSED_HALF;
-    }
-    seen.is_candidate = *reason_out < 0;
-    return seen;
-}
-
-/* A graph replays what is captured without asking anybody. An error says so of stream 0. */
-static bool is_captured(const msdu__nccl_call *call)
-{
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaError_t error = cudaStreamIsCapturing((cudaStream_t)call->stream, &status);
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-    }
-    return error != cudaSuccess || status != cudaStreamCaptureStatusNone;
-}
-
 /* --- what to do with it --- */
 
 typedef enum deed {
@@ -246,7 +184,7 @@ static deed judge_gradient(msdu__track *track, uint32_t at)
 static choice judge(msdu__track *track, const msdu__nccl_call *call)
 {
     int reason = -1;
-    choice c = {.what = LEAVE, .seen = describe(track, call, &reason)};
+    choice c = {.what = LEAVE, .seen = msdu__nccl_describe(track, call, &reason)};
     msdu__verdict verdict = msdu__recognize(&track->recognizer, &c.seen, &c.at);
     bool is_gradient = verdict == MSDU__CALL_GRADIENT;
     track->candidates += c.seen.is_candidate ? 1 : 0;
@@ -292,8 +230,8 @@ static msdu_status start(msdu__track *track, const msdu__nccl_call *call, uint32
 {
     cudaStream_t stream = (cudaStream_t)call->stream;
     if (call->send != call->recv &&
-        cudaMemcpyAsync(call->recv, call->send, bytes_of(call), cudaMemcpyDeviceToDevice, stream) !=
-            cudaSuccess) {
+        cudaMemcpyAsync(call->recv, call->send, msdu__nccl_bytes(call), cudaMemcpyDeviceToDevice,
+                        stream) != cudaSuccess) {
         return MSDU_ERR_BACKEND;
     }
     return msdu__device_start(&track->engine, at, call->recv, stream);
@@ -539,7 +477,7 @@ static int attach_all_reduce(const msdu__nccl_call *call)
     if (track == NULL) {
         return pass(call);
     }
-    if (is_captured(call)) {
+    if (msdu__nccl_is_captured(call)) {
         msdu__ledger_pass(&track->ledger, MSDU__PASSED_CAPTURED, 0);
         (void)pthread_mutex_unlock(&track->lock);
         return pass(call);

@@ -99,6 +99,13 @@ typedef struct msdu__track {
     double told_lr;
 } msdu__track;
 
+/* call_nccl.c: reason_out: why it cannot be a gradient; -1: it may be one. */
+msdu__call msdu__nccl_describe(const msdu__track *track, const msdu__nccl_call *call,
+                               int *reason_out);
+uint64_t msdu__nccl_bytes(const msdu__nccl_call *call);
+/* A graph replays what is captured without asking anybody. */
+bool msdu__nccl_is_captured(const msdu__nccl_call *call);
+
 /* track.c: ranks vote on what a step is, likewise for all of a group at once. */
 void msdu__track_vote(msdu__track *const *tracks, size_t track_count);
 /* Engines begin, for all communicators of a group at once; break; end. */

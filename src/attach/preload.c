@@ -8,6 +8,7 @@
  */
 #include "preload.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -134,36 +135,84 @@ static bool reduce(const msdu__reduction *reduction, msdu__function real, void *
     return is_ours;
 }
 
-PRELOAD int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
-                          uintptr_t comm)
+typedef int (*reduce_call)(const void *, void *, int, uintptr_t, uintptr_t, uintptr_t);
+typedef int (*begin_call)(const void *, void *, int, uintptr_t, uintptr_t, uintptr_t, void *);
+
+static int allreduce(const msdu__reduction *reduction, reduce_call call)
 {
-    static msdu__real real = {.name = "MPI_Allreduce"};
-    FIND(int (*)(const void *, void *, int, uintptr_t, uintptr_t, uintptr_t), real, call);
-    const msdu__reduction reduction = {send, recv, count, type, op, comm};
     int code = ERR_OTHER;
-    bool is_done = reduce(&reduction, (msdu__function)call, NULL, &code);
+    bool is_done = reduce(reduction, (msdu__function)call, NULL, &code);
     if (!is_done && call != NULL) {
         const uint64_t begin = msdu__timing_begin();
         msdu__inside++;
-        code = call(send, recv, count, type, op, comm);
+        code = call(reduction->send, reduction->recv, reduction->count, reduction->type,
+                    reduction->op, reduction->comm);
         msdu__inside--;
         msdu__timing_end(begin);
     }
     return code;
 }
 
+static int begin_allreduce(const msdu__reduction *reduction, begin_call call, void *request)
+{
+    int code = ERR_OTHER;
+    bool is_done = reduce(reduction, (msdu__function)call, request, &code);
+    if (!is_done && call != NULL) {
+        msdu__inside++;
+        code = call(reduction->send, reduction->recv, reduction->count, reduction->type,
+                    reduction->op, reduction->comm, request);
+        msdu__inside--;
+    }
+    return code;
+}
+
+PRELOAD int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
+                          uintptr_t comm)
+{
+    static msdu__real real = {.name = "MPI_Allreduce"};
+    FIND(reduce_call, real, call);
+    const msdu__reduction reduction = {send, recv, count, type, op, comm};
+    return allreduce(&reduction, call);
+}
+
 PRELOAD int MPI_Iallreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                            uintptr_t comm, void *request)
 {
     static msdu__real real = {.name = "MPI_Iallreduce"};
-    FIND(int (*)(const void *, void *, int, uintptr_t, uintptr_t, uintptr_t, void *), real, call);
+    FIND(begin_call, real, call);
     const msdu__reduction reduction = {send, recv, count, type, op, comm};
-    int code = ERR_OTHER;
-    bool is_done = reduce(&reduction, (msdu__function)call, request, &code);
-    if (!is_done && call != NULL) {
-        msdu__inside++;
-        code = call(send, recv, count, type, op, comm, request);
-        msdu__inside--;
+    return begin_allreduce(&reduction, call, request);
+}
+
+/*
+ * Of MPI 4, with large counts; bindings such as mpi4py 4 call no others. A count that fits the
+ * ordinary function goes to it, so that this name serves an MPI that lacks it, too.
+ */
+PRELOAD int MPI_Allreduce_c(const void *send, void *recv, int64_t count, uintptr_t type,
+                            uintptr_t op, uintptr_t comm)
+{
+    static msdu__real real = {.name = "MPI_Allreduce"};
+    static msdu__real large = {.name = "MPI_Allreduce_c"};
+    if (count <= INT_MAX) {
+        FIND(reduce_call, real, call);
+        const msdu__reduction reduction = {send, recv, (int)count, type, op, comm};
+        return allreduce(&reduction, call);
     }
-    return code;
+    FIND(int (*)(const void *, void *, int64_t, uintptr_t, uintptr_t, uintptr_t), large, call);
+    return call == NULL ? ERR_OTHER : call(send, recv, count, type, op, comm);
+}
+
+PRELOAD int MPI_Iallreduce_c(const void *send, void *recv, int64_t count, uintptr_t type,
+                             uintptr_t op, uintptr_t comm, void *request)
+{
+    static msdu__real real = {.name = "MPI_Iallreduce"};
+    static msdu__real large = {.name = "MPI_Iallreduce_c"};
+    if (count <= INT_MAX) {
+        FIND(begin_call, real, call);
+        const msdu__reduction reduction = {send, recv, (int)count, type, op, comm};
+        return begin_allreduce(&reduction, call, request);
+    }
+    FIND(int (*)(const void *, void *, int64_t, uintptr_t, uintptr_t, uintptr_t, void *), large,
+         call);
+    return call == NULL ? ERR_OTHER : call(send, recv, count, type, op, comm, request);
 }

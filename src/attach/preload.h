@@ -54,10 +54,16 @@ int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t type, uintp
                   uintptr_t comm);
 int MPI_Iallreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                    uintptr_t comm, void *request);
+int MPI_Allreduce_c(const void *send, void *recv, int64_t count, uintptr_t type, uintptr_t op,
+                    uintptr_t comm);
+int MPI_Iallreduce_c(const void *send, void *recv, int64_t count, uintptr_t type, uintptr_t op,
+                     uintptr_t comm, void *request);
 int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                        uintptr_t comm, uintptr_t info, void *request);
 int MPIX_Allreduce_init(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                         uintptr_t comm, uintptr_t info, void *request);
+int MPI_Allreduce_init_c(const void *send, void *recv, int64_t count, uintptr_t type, uintptr_t op,
+                         uintptr_t comm, uintptr_t info, void *request);
 int MPI_Barrier(uintptr_t comm);
 int MPI_Bcast(void *data, int count, uintptr_t type, int root, uintptr_t comm);
 int MPI_Reduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op, int root,

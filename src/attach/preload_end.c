@@ -49,8 +49,7 @@ void msdu__end_mpi(void)
         (void)fprintf(stderr,
                       "msdu: nothing was attached: the trainer made no reduction that is reached "
                       "(MPI_Allreduce, MPI_Iallreduce, persistent ones). Not reached are mpi4py's "
-                      "pickled ones (comm.allreduce; comm.Allreduce is), MPI_Reduce and calls of "
-                      "large counts\n");
+                      "pickled ones (comm.allreduce; comm.Allreduce is) and MPI_Reduce\n");
     }
 }
 

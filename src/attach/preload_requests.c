@@ -2,6 +2,7 @@
 /* libmsdu_preload.so: requests, those that MPI_Iallreduce gave and persistent ones. */
 #include "preload.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -38,6 +39,21 @@ PRELOAD int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_
     FIND(msdu__init_call, real, call);
     const msdu__reduction reduction = {send, recv, count, type, op, comm};
     return prepare(&reduction, info, call, request);
+}
+
+PRELOAD int MPI_Allreduce_init_c(const void *send, void *recv, int64_t count, uintptr_t type,
+                                 uintptr_t op, uintptr_t comm, uintptr_t info, void *request)
+{
+    static msdu__real real = {.name = "MPI_Allreduce_init"};
+    static msdu__real large = {.name = "MPI_Allreduce_init_c"};
+    if (count <= INT_MAX) {
+        FIND(msdu__init_call, real, call);
+        const msdu__reduction reduction = {send, recv, (int)count, type, op, comm};
+        return prepare(&reduction, info, call, request);
+    }
+    FIND(int (*)(const void *, void *, int64_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, void *),
+         large, call);
+    return call == NULL ? ERR_OTHER : call(send, recv, count, type, op, comm, info, request);
 }
 
 /* Open MPI's name before MPI 4. */

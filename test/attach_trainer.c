@@ -267,11 +267,10 @@ static void reduce_halves(const trainer *t, int l)
 }
 
 #if defined(OPEN_MPI) && OPEN_MPI && MPI_VERSION < 4
-#define PREPARE   MPIX_Allreduce_init
-#define PREPARE_C MPIX_Allreduce_init
+#define PREPARE(is_counted, ...) MPIX_Allreduce_init(__VA_ARGS__)
 #else
-#define PREPARE   MPI_Allreduce_init
-#define PREPARE_C MPI_Allreduce_init_c
+#define PREPARE(is_counted, ...)                                                                   \
+    ((is_counted) ? MPI_Allreduce_init_c(__VA_ARGS__) : MPI_Allreduce_init(__VA_ARGS__))
 #endif
 
 static void reduce_persistently(trainer *t)
@@ -279,14 +278,8 @@ static void reduce_persistently(trainer *t)
     MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
     for (; t->prepared < t->layers; t->prepared++) {
         int l = t->prepared;
-        MPI_Request *request = &t->prepared_requests[l];
-        if (t->is_counted) {
-            PREPARE_C(MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm,
-                      MPI_INFO_NULL, request);
-        } else {
-            PREPARE(MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm,
-                    MPI_INFO_NULL, request);
-        }
+        PREPARE(t->is_counted, MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm,
+                MPI_INFO_NULL, &t->prepared_requests[l]);
     }
     MPI_Start(&t->prepared_requests[0]);
     if (t->is_reordering && t->is_changed) {

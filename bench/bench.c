@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "correct/vec.h"
+#include "simd/vec.h"
 #include "wire/wire.h"
 
 #include <msdu/msdu.h>

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "backend/registry.h"
-#include "msdu_impl.h"
+#include "base/base.h"
 
 #define REPEATS 30
 #define ARRAYS  6

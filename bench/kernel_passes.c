@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "correct/correct.h"
-#include "correct/vec.h"
+#include "simd/vec.h"
 
 #define BIT(array) (1U << (array))
 

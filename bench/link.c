@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "msdu_impl.h"
+#include "base/base.h"
 
 #define WORDS_MAX     24
 #define HEADERS       40 /* IPv4 and TCP */

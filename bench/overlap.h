@@ -8,39 +8,12 @@
 #include <msdu/msdu.h>
 
 #include "bench.h"
-#include "bound.h"
-#include "profile.h"
+#include "predict/bound.h"
+#include "predict/methods.h"
+#include "predict/profile.h"
 
 #define MSDU__OVERLAP_RANKS_MAX 64
 #define MSDU__OVERLAP_STEPS_MAX 4096
-
-/* --- overlap_methods.c: what is compared --- */
-
-typedef enum msdu__overlap_kind {
-    MSDU__OVERLAP_COMPUTE,  /* nothing is exchanged */
-    MSDU__OVERLAP_GRADIENT, /* mean gradients in every step */
-    MSDU__OVERLAP_LOCAL,    /* parameters, after a fixed number of local steps */
-    MSDU__OVERLAP_DEFAULTS, /* the controller's choice of everything */
-} msdu__overlap_kind;
-
-typedef struct msdu__overlap_method {
-    const char *name;
-    msdu__overlap_kind kind;
-    const char *settings; /* lines of an ini file */
-    int wire;
-    bool has_priority; /* slices in the order of need */
-    bool is_free;      /* no barrier: each layer waits in the next forward pass */
-    bool is_bucketed;  /* slices as large as DDP's buckets */
-    bool is_streamed;
-    uint32_t delay; /* steps that a mean comes late */
-} msdu__overlap_method;
-
-/* NULL past the last. */
-const msdu__overlap_method *msdu__overlap_method_at(uint32_t index);
-/* Is it asked for (a list of names joined by commas; NULL: all)? */
-bool msdu__overlap_is_wanted(const char *list, const char *name);
-/* The first name of a list that is no method, NULL if there is none; to be freed. */
-char *msdu__overlap_unknown(const char *list);
 
 /* --- what all methods of a run have in common --- */
 

@@ -31,5 +31,5 @@ install(FILES ${PROJECT_BINARY_DIR}/msdu-config-version.cmake DESTINATION ${msdu
 file(RELATIVE_PATH msdu_pc_prefix
     "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 string(REGEX REPLACE "/$" "" msdu_pc_prefix "${msdu_pc_prefix}")
-configure_file(src/msdu.pc.in msdu.pc @ONLY)
+configure_file(src/api/msdu.pc.in msdu.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/msdu.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -24,6 +24,6 @@ foreach(block IN LISTS blocks)
     string(REPLACE "<bracket>" "[" code "${code}")
     file(WRITE ${WORK_DIR}/${name} "${code}")
     execute_process(COMMAND ${C_COMPILER} -std=c11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
-        -I${SOURCE_DIR}/include -I${SOURCE_DIR}/${folder} ${WORK_DIR}/${name}
+        -I${SOURCE_DIR}/include -I${SOURCE_DIR}/src -I${SOURCE_DIR}/${folder} ${WORK_DIR}/${name}
         COMMAND_ERROR_IS_FATAL ANY)
 endforeach()

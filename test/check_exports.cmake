@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Exported symbols equal src/msdu.map, and every function of the public header is among them; the
+# Exported symbols equal src/api/msdu.map, and every function of the public header is among them; the
 # library needs libc and libm only; a module exports its table only.
 # Needs: NM, READELF, LIBRARY, MAP, HEADER, MODULES.
 cmake_minimum_required(VERSION 3.21)

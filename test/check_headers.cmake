@@ -36,6 +36,6 @@ foreach(header IN LISTS internal)
         compile(${header} ${C_COMPILER} -xc -std=c11 -D_GNU_SOURCE -I${SOURCE_DIR}/src
             -I${SOURCE_DIR}/test/standin)
     elseif(CXX_COMPILER)
-        compile(${header} ${CXX_COMPILER} -xc++ -std=c++17 -D_GNU_SOURCE)
+        compile(${header} ${CXX_COMPILER} -xc++ -std=c++17 -D_GNU_SOURCE -I${SOURCE_DIR}/src)
     endif()
 endforeach()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Include layers. A pure stage includes its own folder, <msdu/...> and the C library, and nothing
-# in it reads files, locks, allocates or asks for the time; wire may use the arithmetic loops of
-# correct. observe and backend know msdu_impl.h and no other stage.
+# Layers of src/: a line for each folder with the folders that it may include, beside its own and
+# <msdu/...>. A pure folder reads no files, takes no locks, allocates nothing and does not ask for
+# the time. Calls are looked at by check_calls.py.
 # Needs: SOURCE_DIR.
 cmake_minimum_required(VERSION 3.21)
 
@@ -9,27 +9,46 @@ set(c_library assert complex ctype errno float inttypes iso646 limits math stdal
     stddef stdint stdio string)
 set(impure "[^a-z_](malloc|calloc|realloc|free|fopen|printf|fprintf|puts|getenv|abort|exit)\\(")
 
-# check_own(folder [other]...): headers in quotes are of this folder or among the others.
-function(check_own folder)
-    file(GLOB files ${SOURCE_DIR}/src/${folder}/*)
+# quoted(file out): the folders of headers in quotes; "." for the file's own.
+function(quoted file out)
+    set(folders)
+    file(STRINGS ${file} lines REGEX "^ *# *include *\"")
+    foreach(line IN LISTS lines)
+        string(REGEX REPLACE "^[^\"]*\"([^\"]*)\".*$" "\\1" name "${line}")
+        get_filename_component(folder "${name}" DIRECTORY)
+        if(folder STREQUAL "")
+            set(folder .)
+        endif()
+        list(APPEND folders ${folder})
+    endforeach()
+    set(${out} ${folders} PARENT_SCOPE)
+endfunction()
+
+# layer(folder [other]...)
+function(layer folder)
+    file(GLOB files ${SOURCE_DIR}/src/${folder}/*.*)
+    if(NOT files)
+        message(SEND_ERROR "src/${folder}: no such folder, or nothing in it")
+    endif()
     foreach(file IN LISTS files)
-        file(STRINGS ${file} lines REGEX "^ *# *include *\"")
-        foreach(line IN LISTS lines)
-            string(REGEX REPLACE "^[^\"]*\"([^\"]*)\".*$" "\\1" name "${line}")
-            if(name MATCHES "/" AND NOT name IN_LIST ARGN)
-                message(SEND_ERROR "${file}: this layer may not have ${line}")
+        quoted(${file} folders)
+        foreach(other IN LISTS folders)
+            if(NOT other STREQUAL "." AND NOT other IN_LIST ARGN)
+                message(SEND_ERROR "${file}: src/${folder} may not include src/${other}")
             endif()
         endforeach()
     endforeach()
+    set_property(GLOBAL APPEND PROPERTY layers ${folder})
 endfunction()
 
-# check_pure(folder [beginning]...): all files, or those whose names begin so.
-function(check_pure folder)
+# pure(folder [beginning]...): all files, or those whose names begin so.
+function(pure folder)
     list(TRANSFORM ARGN PREPEND ${SOURCE_DIR}/src/${folder}/)
     list(TRANSFORM ARGN APPEND *)
     if(NOT ARGN)
         set(ARGN ${SOURCE_DIR}/src/${folder}/*)
     endif()
+    list(TRANSFORM ARGN APPEND .*)
     file(GLOB files ${ARGN})
     if(NOT files)
         message(SEND_ERROR "no files of ${folder}: ${ARGN}")
@@ -38,8 +57,9 @@ function(check_pure folder)
         file(STRINGS ${file} lines REGEX "^ *# *include *<")
         foreach(line IN LISTS lines)
             string(REGEX REPLACE "^[^<]*<([^>]*)\\.h>.*$" "\\1" name "${line}")
-            if(NOT name IN_LIST c_library AND NOT name MATCHES "^msdu/")
-                message(SEND_ERROR "${file}: a pure stage may not have ${line}")
+            if(NOT name IN_LIST c_library AND NOT name MATCHES "^msdu/"
+                AND NOT (folder STREQUAL "simd" AND name STREQUAL "immintrin"))
+                message(SEND_ERROR "${file}: a pure folder may not have ${line}")
             endif()
         endforeach()
         file(STRINGS ${file} lines REGEX "${impure}")
@@ -49,15 +69,47 @@ function(check_pure folder)
     endforeach()
 endfunction()
 
-check_own(slicer)
-check_own(interval)
-check_own(correct)
-check_own(wire ../correct/vec.h)
-check_own(observe ../msdu_impl.h)
-check_own(backend ../msdu_impl.h)
-# What recognizes gradients is pure too; the rest of attach speaks to MPI and to the loader.
-foreach(stage slicer interval correct wire)
-    check_pure(${stage})
+set(stages slicer interval correct wire)
+
+layer(base)
+layer(simd)
+layer(slicer)
+layer(interval)
+layer(correct simd)
+layer(wire simd)
+layer(config base interval correct wire)
+layer(observe base)
+layer(core base simd ${stages} config observe)
+layer(startup core)
+layer(caller core)
+layer(checkpoint core base)
+layer(api core backend)
+layer(backend base)
+layer(backend/local backend base)
+layer(backend/rendezvous backend)
+layer(backend/gloo backend backend/rendezvous)
+layer(backend/mpi backend)
+layer(backend/nccl backend backend/rendezvous)
+layer(attach config)
+layer(attach/mpi attach)
+layer(attach/nccl attach)
+layer(attach/preload attach backend)
+layer(predict base ${stages} config core)
+layer(cli simd ${stages} backend attach predict)
+
+# No file beside the folders, and no folder without its line.
+file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR}/src ${SOURCE_DIR}/src/*.c ${SOURCE_DIR}/src/*.h
+    ${SOURCE_DIR}/src/*.cc ${SOURCE_DIR}/src/*.cu ${SOURCE_DIR}/src/*.inc)
+get_property(layers GLOBAL PROPERTY layers)
+foreach(file IN LISTS files)
+    get_filename_component(folder ${file} DIRECTORY)
+    if(NOT folder IN_LIST layers)
+        message(SEND_ERROR "src/${file}: its folder has no line here")
+    endif()
+endforeach()
+
+foreach(folder IN ITEMS simd ${stages})
+    pure(${folder})
 endforeach()
 # What `msdu plan` simulates with; its reader of profiles and settings allocates.
-check_pure(whatif network simulate)
+pure(predict network simulate)

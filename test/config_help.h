@@ -3,7 +3,7 @@
 #ifndef TEST_CONFIG_HELP_H
 #define TEST_CONFIG_HELP_H
 
-#include "config_table.h"
+#include "config/table.h"
 #include "suite.h"
 
 #include <check.h>

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "backend/registry.h"
-#include "pipeline.h"
+#include "core/pipeline.h"
 
 #define LANES_MOST    32
 #define REQUESTS_MOST 256

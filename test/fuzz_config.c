@@ -4,7 +4,7 @@
  * -fsanitize=fuzzer it is a fuzzer; built with FUZZ_CORPUS_RUN it runs the files named as
  * arguments once each, and mutations of them, as an ordinary test.
  */
-#include "config.h"
+#include "config/config.h"
 #include "fuzz_mutate.h"
 
 #include <stdio.h>

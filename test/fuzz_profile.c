@@ -4,8 +4,8 @@
  * it runs the files named as arguments once each, every beginning of them, and mutations of
  * them, as an ordinary test.
  */
-#include "../bench/profile.h"
 #include "fuzz_mutate.h"
+#include "predict/profile.h"
 
 #include <math.h>
 #include <stdio.h>

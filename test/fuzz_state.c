@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "state.h"
+#include "checkpoint/state.h"
 
 #define INPUT_MAX_BYTES 65536
 #define STATE_BYTES_MAX 65536

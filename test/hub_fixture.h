@@ -4,7 +4,7 @@
 #ifndef HUB_FIXTURE_H
 #define HUB_FIXTURE_H
 
-#include "backend/hub.h"
+#include "backend/rendezvous/hub.h"
 
 #include <check.h>
 #include <pthread.h>

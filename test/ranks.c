@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "pipeline.h"
+#include "core/pipeline.h"
 #include "ranks_place.h"
 
 #define ANNOUNCERS 3

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pipeline.h"
+#include "core/pipeline.h"
 
 const char *const kit_overlaps[] = {"blocking", "backward", "delayed", "streamed", "auto"};
 

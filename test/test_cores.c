@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "start.h"
+#include "core/start.h"
 #include "suite.h"
 
 #define MORE 8 /* ranks, more than cores; those of other hosts */

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "correct/correct.h"
-#include "correct/vec.h"
 #include "random.h"
+#include "simd/vec.h"
 #include "suite.h"
 
 #define MOST (2 * MSDU__CHUNK + 37)

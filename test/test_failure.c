@@ -11,8 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/pipeline.h"
 #include "fake.h"
-#include "pipeline.h"
 #include "suite.h"
 
 #define ELEMENTS 60000

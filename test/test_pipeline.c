@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/pipeline.h"
 #include "fake.h"
-#include "pipeline.h"
 #include "suite.h"
 
 #define TENSORS 4

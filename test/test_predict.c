@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What holds for every prediction of `msdu plan`, and its controller. */
-#include "whatif/control.h"
+#include "predict/control.h"
 
 #include "random.h"
 #include "suite.h"

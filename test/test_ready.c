@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "ready.h"
+#include "core/ready.h"
 #include "suite.h"
 
 #define PRODUCERS 4

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pipeline.h"
+#include "core/pipeline.h"
 #include "ranks.h"
 #include "reference.h"
 #include "state_kit.h"

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "correct/vec.h"
 #include "random.h"
+#include "simd/vec.h"
 #include "suite.h"
 #include "wire/wire.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "state.h"
+#include "checkpoint/state.h"
 #include "state_kit.h"
 #include "suite.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Version, status names and texts, per-thread error text, log lines. */
-#include "msdu_impl.h"
+#include "base/base.h"
 #include "suite.h"
 
 #include <check.h>

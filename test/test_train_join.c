@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/pipeline.h"
 #include "fake.h"
-#include "pipeline.h"
 #include "ranks.h"
 #include "ranks_place.h"
 #include "reference.h"

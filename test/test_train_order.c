@@ -3,8 +3,8 @@
 #include <check.h>
 #include <time.h>
 
+#include "core/pipeline.h"
 #include "fake.h"
-#include "pipeline.h"
 #include "ranks.h"
 #include "suite.h"
 

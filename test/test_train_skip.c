@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/pipeline.h"
 #include "fake.h"
-#include "pipeline.h"
 #include "ranks.h"
 #include "reference.h"
 #include "suite.h"

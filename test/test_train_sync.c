@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/pipeline.h"
 #include "fake.h"
-#include "pipeline.h"
 #include "ranks.h"
 #include "ranks_place.h"
 #include "reference.h"

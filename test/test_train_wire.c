@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "pipeline.h"
+#include "core/pipeline.h"
 #include "ranks.h"
 #include "reference.h"
 #include "suite.h"

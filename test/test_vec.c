@@ -8,8 +8,8 @@
 
 #include <msdu/msdu.h>
 
-#include "correct/vec.h"
 #include "random.h"
+#include "simd/vec.h"
 #include "suite.h"
 
 #define MOST                    2200

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "correct/vec.h"
+#include "simd/vec.h"
 #include "suite.h"
 
 #define MOST 2200

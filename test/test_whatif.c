@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `msdu plan` simulates with: exchanges by topology, and the pipeline on cases solved by hand.
  * Times are in ns. */
-#include "whatif/simulate.h"
+#include "predict/simulate.h"
 
 #include "suite.h"
 

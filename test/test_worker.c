@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communication thread: no kick and no stop is lost, whatever it is doing at that moment. */
+#include "core/worker.h"
 #include "suite.h"
-#include "worker.h"
 
 #include <check.h>
 #include <sched.h>

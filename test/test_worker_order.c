@@ -27,8 +27,8 @@ static int pretend_wait(void);
 #define msdu__worker_stop                   order_worker_stop
 #define msdu__worker_init                   order_worker_init
 #define msdu__worker_free                   order_worker_free
+#include "core/worker.c"
 #include "suite.h"
-#include "worker.c"
 
 #define LOOKS_MOST 40 /* more than the loop has until it sleeps for good */
 #define WORK       3  /* steps that find something to do */

@@ -192,7 +192,7 @@ class Attachment(Session):
         or by finish() and close() if the run is shorter. Passes inside no_sync() do not count.
 
         Args:
-            path: of the profile (JSON; bench/profile.h of the library describes it).
+            path: of the profile (JSON; src/predict/profile.h of the library describes it).
             passes: forward and backward passes.
 
         Raises:

@@ -22,7 +22,7 @@ import torch
 from . import _tensors
 from ._waits import _inert, _restore
 
-FORMAT = "msdu-profile-1"  # bench/profile.h describes the file
+FORMAT = "msdu-profile-1"  # src/predict/profile.h describes the file
 _SKIPPED = 3  # passes at first: caches, autotuning, the library's own learning
 _NAME_MOST = 255
 

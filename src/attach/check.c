@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../config_name.h"
+#include "config/name.h"
 #include "variables.h"
 
 #define PREFIX     "MSDU_"

@@ -3,7 +3,7 @@
 #ifndef MSDU_REGISTRY_H
 #define MSDU_REGISTRY_H
 
-#include "../msdu_impl.h"
+#include "base/base.h"
 
 extern const msdu_backend msdu__backend_local; /* local.c: ranks as threads of one process */
 

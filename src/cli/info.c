@@ -4,8 +4,8 @@
 #include "backend/registry.h"
 #include "cli.h"
 #include "correct/correct.h"
-#include "correct/vec.h"
 #include "interval/interval.h"
+#include "simd/vec.h"
 #include "wire/wire.h"
 
 #include <argp.h>

@@ -3,7 +3,7 @@
 #ifndef MSDU_PLAN_CMD_H
 #define MSDU_PLAN_CMD_H
 
-#include "whatif/control.h"
+#include "predict/control.h"
 
 typedef struct msdu__plan_request {
     /* as options give them; 0 or NULL: the default */

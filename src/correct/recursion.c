@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-#include "vec.h"
+#include "simd/vec.h"
 
 static msdu__vec_recursion coefficients(const msdu__recursion_args *args)
 {

@@ -4,7 +4,7 @@
 #define MSDU_RULES_H
 
 #include "correct.h"
-#include "vec.h"
+#include "simd/vec.h"
 
 /* A line here registers msdu__rule_<name> of <name>.c; the build reads this list too. */
 #define MSDU__RULES(X)                                                                             \

@@ -7,7 +7,7 @@
 #ifndef MSDU_OBSERVE_H
 #define MSDU_OBSERVE_H
 
-#include "../msdu_impl.h"
+#include "base/base.h"
 
 /* --- summary.c --- */
 /* Write the summary as a few lines of text (no trailing newline), at most bytes with the zero. */

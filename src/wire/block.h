@@ -7,7 +7,7 @@
 #ifndef MSDU_BLOCK_H
 #define MSDU_BLOCK_H
 
-#include "../correct/vec.h"
+#include "simd/vec.h"
 #include "wire.h"
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Twin of src/backend/nccl_loops.cu on host memory, for the stand-in: the same loops, with the
+ * Twin of src/backend/nccl/nccl_loops.cu on host memory, for the stand-in: the same loops, with the
  * lanes of a team one after the other and sums in the order in which the lanes of a warp take them.
  */
 #include "nccl_loops.h"

@@ -3,7 +3,7 @@
 # is the module's logic and the library's order of operations and passes; never NCCL itself, nor the
 # kernels as nvcc compiles them.
 set(standin ${CMAKE_CURRENT_SOURCE_DIR}/standin)
-set(backend ${PROJECT_SOURCE_DIR}/src/backend)
+set(backend ${PROJECT_SOURCE_DIR}/src/backend/nccl)
 
 add_library(msdu_standin_cuda SHARED ${standin}/cuda.c)
 target_include_directories(msdu_standin_cuda PUBLIC ${standin})
@@ -19,11 +19,13 @@ set_target_properties(msdu_standin_old PROPERTIES OUTPUT_NAME msdu_standin
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test/standin/old)
 
 add_library(msdu_nccl_standin MODULE ${backend}/nccl.c ${backend}/nccl_device.c
-    ${backend}/nccl_fault.c ${backend}/nccl_move.c ${backend}/nccl_register.c ${backend}/local_move.c ${backend}/rank_list.c ${standin}/loops.c)
+    ${backend}/nccl_fault.c ${backend}/nccl_move.c ${backend}/nccl_register.c ${backend}/../local_move.c
+    ${backend}/../rank_list.c ${standin}/loops.c)
 target_compile_definitions(msdu_nccl_standin PRIVATE MSDU__NCCL_NAME="nccl_standin")
-target_include_directories(msdu_nccl_standin PRIVATE ${PROJECT_SOURCE_DIR}/include ${backend})
+target_include_directories(msdu_nccl_standin PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${backend})
 target_link_libraries(msdu_nccl_standin PRIVATE msdu_flags msdu_no_undefined msdu_standin msdu_hub Threads::Threads m)
-target_link_options(msdu_nccl_standin PRIVATE LINKER:--version-script=${backend}/module.map)
+target_link_options(msdu_nccl_standin PRIVATE LINKER:--version-script=${backend}/../module.map)
 set_target_properties(msdu_standin_cuda msdu_standin msdu_standin_copy msdu_nccl_standin PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test/standin)
 
@@ -74,6 +76,7 @@ get_property(msdu_attach_nccl_sources GLOBAL PROPERTY MSDU_ATTACH_NCCL_SOURCES)
 add_library(msdu_attach_nccl_standin MODULE ${msdu_attach_nccl_sources})
 set_target_properties(msdu_attach_nccl_standin PROPERTIES PREFIX "" OUTPUT_NAME msdu_attach_nccl
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test/standin)
+target_include_directories(msdu_attach_nccl_standin PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(msdu_attach_nccl_standin PRIVATE MSDU__NCCL_NAME="nccl_standin")
 target_link_libraries(msdu_attach_nccl_standin PRIVATE
     msdu_flags msdu_no_undefined msdu::msdu msdu_standin Threads::Threads ${CMAKE_DL_LIBS})

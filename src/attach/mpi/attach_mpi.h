@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of an MPI family's attach module share. */
+#ifndef MSDU_ATTACH_MPI_H
+#define MSDU_ATTACH_MPI_H
+
+#include <mpi.h>
+
+#include <pthread.h>
+
+#include "attach/attach.h"
+#include "attach/engine.h"
+#include "attach/gain.h"
+#include "attach/ledger.h"
+#include "attach/part.h"
+#include "attach/recognize.h"
+#include "attach/settings.h"
+
+#if defined(OPEN_MPI) && OPEN_MPI
+#define MSDU__HANDLE(type, integer) ((type)(integer))
+#define MSDU__INTEGER(handle)       ((uintptr_t)(handle))
+#else
+#define MSDU__HANDLE(type, integer) ((type)(unsigned)(integer))
+#define MSDU__INTEGER(handle)       ((uintptr_t)(unsigned)(handle))
+#endif
+
+enum {
+    MSDU__KIND_FLOAT32 = 1,
+    MSDU__KIND_FLOAT64 = 2,
+    MSDU__KIND_OTHER = 16,
+};
+
+/* Why a reduction was left to MPI. */
+enum {
+    MSDU__PASSED_TYPE = 0,    /* not a sum of float32 or float64 */
+    MSDU__PASSED_SMALL = 1,   /* below MSDU_ATTACH_MIN_BYTES */
+    MSDU__PASSED_DENIED = 2,  /* by MSDU_ATTACH_ALLOW, MSDU_ATTACH_DENY */
+    MSDU__PASSED_UNKNOWN = 3, /* while learning, or in no pattern */
+    MSDU__PASSED_PLAIN = 4,   /* a gradient, but there is nothing to gain, or no engine */
+    MSDU__PASSED_JOINING = 5, /* a gradient, on the way back from local steps */
+    MSDU__PASSED_FORM = 6,    /* by a call that is not taken */
+    MSDU__PASSED_WATCHED = 7, /* a gradient, before there is an engine, or between two */
+};
+
+/* One communicator. */
+typedef struct msdu__stream {
+    pthread_mutex_t lock; /* of all below */
+    MPI_Comm comm;
+    MPI_Comm own; /* for what ranks agree upon under way; since the first engine */
+    int rank;
+    int ranks;
+    msdu__attach_comm place;
+    bool is_left_alone; /* one rank, or an intercommunicator */
+    bool is_plain;      /* passed through on purpose, or because there is no engine */
+    bool has_strayed;
+    bool has_failed;
+    char why[256]; /* has_failed */
+    msdu__recognizer recognizer;
+    msdu__gain gain;
+    msdu__engine engine; /* ctx NULL: none */
+    msdu__part part;     /* of ranks after local steps */
+    msdu__ledger ledger;
+    bool is_met;          /* ranks have compared their settings */
+    bool is_proven;       /* the pattern is enough for local steps, on all ranks */
+    bool is_told;         /* what was recognized */
+    bool is_doubt_told;   /* that it is not enough for local steps */
+    bool unmet_told;      /* that MSDU_ATTACH_TENSORS is something else */
+    bool is_timed;        /* plain calls are timed for this one */
+    uint64_t marks;       /* calls that are no candidates, in all, when the latest call came */
+    uint64_t waits_ns;    /* time in reductions, in all, when the present step began */
+    uint64_t candidates;  /* so far */
+    uint32_t step_length; /* candidates of a step of the engine */
+    uint64_t step_calls;  /* candidates before the present step of an engine */
+    uint64_t ended_calls; /* step_calls when the last engine ended, and its steps */
+    uint64_t ended_steps;
+    struct msdu__stream *next; /* streams_lock */
+} msdu__stream;
+
+/* stream.c */
+/* Before the first sum of floats, on all ranks: with different settings nothing is taken. */
+void msdu__stream_meet(msdu__stream *stream);
+/* Ranks are to agree on what a step is: all are behind the same call. */
+void msdu__stream_vote(msdu__stream *stream);
+/* A step begins whose gradients are known: is there to be an engine? Make it, or end it. */
+void msdu__stream_step(msdu__stream *stream);
+/* A call that does not fit: end the engine, loudly. */
+void msdu__stream_break(msdu__stream *stream, const msdu__call *seen);
+/* One that does not fit while local steps are taken: told once, and left to MPI. */
+void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen);
+/* The sum of a gradient that joins the ranks is there. */
+void msdu__stream_join(msdu__stream *stream, msdu__apart *apart, void *sum);
+/* Finish, and tell what happened; once. */
+void msdu__stream_end(msdu__stream *stream);
+
+/* pending.c: requests of MPI_Iallreduce, as generalized requests of MPI. */
+typedef struct msdu__pending {
+    MPI_Request request; /* the trainer's; set by msdu__pending_add() */
+    msdu__stream *stream;
+    uint32_t at;        /* tensor of the engine, unless ... */
+    MPI_Request inner;  /* ... MPI itself reduces; else MPI_REQUEST_NULL */
+    msdu__apart *apart; /* and its sum joins the ranks; may be NULL */
+    void *recv;         /* where it shall be */
+    int tag;            /* of a persistent request's message; 0: a generalized request */
+} msdu__pending;
+
+bool msdu__pending_is_any(void);
+/* A generalized request for it; with a tag it has one already, and only is remembered. */
+int msdu__pending_add(const msdu__pending *pending, void *request_out);
+bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out);
+void msdu__pending_complete(MPI_Request request);
+
+/* attach_mpi.c */
+/* The stream of a call, locked; NULL: none, or left alone. */
+msdu__stream *msdu__stream_enter(const msdu__reduction *call);
+/* Who reduces a call? */
+typedef struct msdu__choice {
+    bool is_engine; /* tensor `at`; else MPI ... */
+    uint32_t at;
+    msdu__apart *apart; /* ... and this is joined by the sum; may be NULL */
+} msdu__choice;
+msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call);
+/* The engine takes it over: MPI's code. */
+int msdu__stream_start(msdu__stream *stream, const msdu__reduction *call, uint32_t at);
+/* MPI's way of saying that a call failed; OK: that the stream did. */
+int msdu__stream_fail(msdu__stream *stream, msdu_status status);
+/* Another call between: on any communicator. */
+void msdu__stream_mark(void);
+uint64_t msdu__stream_waits(void);
+/* The trainer's plain calls are to be timed, in one stream more or less. */
+void msdu__stream_time(int more);
+/* Wait for one, or only look. */
+int msdu__stream_settle(const msdu__pending *pending, bool may_block);
+
+/* persistent.c: persistent reductions; as in msdu__attach. */
+bool msdu__persistent_prepare(const msdu__reduction *call, uintptr_t info, msdu__init_call real,
+                              void *request_out, int *code_out);
+bool msdu__persistent_start(void *request, int *code_out);
+bool msdu__persistent_release(void *request, int *code_out);
+/* The reduction that was started is done: so shall the request be. */
+void msdu__persistent_complete(int tag);
+/* Before MPI ends. */
+void msdu__persistent_end(void);
+
+#endif

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Synchronization state as bytes: the frame around it, what it must have in common with a context,
+ * and the ranks' agreement to take it. A state is checked completely, and by all ranks, before any
+ * of it is used.
+ */
+#include "state.h"
+#include "core/start.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGIC            "msdustat"
+#define MAGIC_BYTES      8
+#define VERSION_BYTES    16
+#define CHECKSUM_AT      24 /* covers everything behind it */
+#define FRAME_BYTES      64
+#define SHOWN_BYTES      120
+#define SLICE_BYTES_MOST (1ULL << 30) /* as the setting has it */
+
+/* What stands in front; a format that is not ours may differ behind `version`. */
+typedef struct frame {
+    char magic[MAGIC_BYTES];
+    uint64_t format;
+    uint64_t bytes;
+    uint64_t checksum;
+    char version[VERSION_BYTES]; /* of the library that wrote it */
+    uint64_t rank;
+    uint64_t text_bytes; /* settings and tensors, as text */
+} frame;
+
+/* One call of msdu_state_get or msdu_state_set, as the communication thread carries it out. */
+struct msdu__state_call {
+    bool is_set;
+    const void *in;
+    void *out; /* NULL: only measure */
+    uint64_t bytes;
+    uint64_t needed;
+    msdu_status status;
+    char text[MSDU__TEXT_BYTES];
+};
+
+static void code_frame(msdu__codec *c, frame *f)
+{
+    msdu__codec_values(c, "magic", f->magic, MAGIC_BYTES, 1);
+    msdu__codec_whole(c, "format", &f->format, 0, UINT64_MAX);
+    msdu__codec_whole(c, "bytes", &f->bytes, 0, UINT64_MAX);
+    msdu__codec_whole(c, "checksum", &f->checksum, 0, UINT64_MAX);
+    msdu__codec_values(c, "version", f->version, VERSION_BYTES, 1);
+    msdu__codec_whole(c, "rank", &f->rank, 0, UINT64_MAX);
+    msdu__codec_whole(c, "text", &f->text_bytes, 0, UINT64_MAX);
+}
+
+void msdu__state_seal(void *data, uint64_t bytes)
+{
+    const uint64_t behind = CHECKSUM_AT + sizeof(uint64_t);
+    uint64_t sum = msdu__codec_hash((const char *)data + behind, bytes - behind);
+    msdu__codec c = {.out = data, .bytes = bytes, .at = CHECKSUM_AT};
+    msdu__codec_whole(&c, "checksum", &sum, 0, UINT64_MAX);
+}
+
+/* --- settings and tensors --- */
+
+/* A resumed run may have its own: they change neither what the state means nor how it is cut. */
+static bool may_differ(const char *line)
+{
+    static const char *const names[] = {"job ",    "broadcast ", "check_finite ",
+                                        "window ", "lanes ",     "total_steps "};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strncmp(line, names[i], strlen(names[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What a state and its context must have in common, a fact a line; NULL: no memory. */
+static char *describe(msdu__pipeline *p)
+{
+    char *text = msdu__agree_describe(p, false);
+    char *to = text;
+    for (const char *line = text; line != NULL && *line != '\0';) {
+        size_t length = strcspn(line, "\n") + 1;
+        if (!may_differ(line)) {
+            memmove(to, line, length);
+            to += length;
+        }
+        line += length;
+    }
+    if (text != NULL) {
+        *to = '\0';
+    }
+    return text;
+}
+
+/* Another version of the library may cut the same tensors in another way. */
+static uint64_t hash_slicing(const msdu__pipeline *p)
+{
+    uint64_t hash = p->fragment_count;
+    for (uint32_t i = 0; i < p->slicing.slice_count; i++) {
+        const msdu__slice *cut = &p->slicing.slices[i];
+        uint64_t facts[4] = {hash, cut->count, cut->fragment, cut->segments};
+        for (uint32_t k = 0; k < cut->segments; k++) {
+            facts[3] = facts[3] * 31 + p->slicing.segments[cut->first_segment + k].tensor;
+        }
+        hash = msdu__codec_hash(facts, sizeof(facts));
+    }
+    return hash;
+}
+
+static msdu_status no_memory(const msdu__pipeline *p)
+{
+    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the state", p->rank);
+}
+
+/* --- writing --- */
+
+/* How the slices were cut: as measured, so it may be another than a new context's. */
+static void code_tuning(msdu__codec *c, msdu__tuning *tuning)
+{
+    uint64_t window = tuning->window;
+    uint64_t lanes = tuning->lanes;
+    msdu__codec_whole(c, "slice_bytes", &tuning->slice_bytes, 1, SLICE_BYTES_MOST);
+    msdu__codec_whole(c, "window", &window, 1, MSDU__WINDOW_MAX);
+    msdu__codec_whole(c, "lanes", &lanes, 1, MSDU__LANES_MAX);
+    tuning->window = (uint32_t)window;
+    tuning->lanes = (uint32_t)lanes;
+}
+
+static void code_all(msdu__pipeline *p, msdu__codec *c, frame *f, char *text, msdu__image *image)
+{
+    uint64_t slicing = hash_slicing(p);
+    code_frame(c, f);
+    msdu__codec_array(c, "text", text, f->text_bytes, 1);
+    msdu__tuning tuning = p->tuning;
+    code_tuning(c, &tuning);
+    msdu__codec_whole(c, "slicing", &slicing, 0, UINT64_MAX);
+    msdu__image_code(p, c, image);
+    msdu__arrays_code(p, c, image);
+}
+
+static msdu_status write_state(msdu__pipeline *p, struct msdu__state_call *call)
+{
+    msdu__image image;
+    char *text = describe(p);
+    if (text == NULL) {
+        return no_memory(p);
+    }
+    frame f = {.format = MSDU__STATE_FORMAT, .rank = (uint64_t)p->rank, .text_bytes = strlen(text)};
+    memcpy(f.magic, MAGIC, MAGIC_BYTES);
+    strncpy(f.version, msdu_version(), VERSION_BYTES - 1);
+    msdu__image_take(p, &image);
+    msdu__codec measure = {.out = NULL};
+    code_all(p, &measure, &f, text, &image);
+    call->needed = f.bytes = measure.at;
+    if (call->out != NULL && call->bytes >= f.bytes) {
+        msdu__codec writer = {.out = call->out, .bytes = f.bytes};
+        code_all(p, &writer, &f, text, &image);
+        msdu__state_seal(call->out, f.bytes);
+    }
+    free(text);
+    if (call->out != NULL && call->bytes < f.bytes) {
+        return msdu__fail(MSDU_ERR_INVALID,
+                          "rank %d: the state has %llu bytes, there is room for %llu", p->rank,
+                          (unsigned long long)f.bytes, (unsigned long long)call->bytes);
+    }
+    return MSDU_OK;
+}
+
+/* --- checking --- */
+
+static msdu_status check_frame(const msdu__pipeline *p, const struct msdu__state_call *call,
+                               frame *f)
+{
+    msdu__codec c = {.in = call->in, .bytes = call->bytes};
+    if (call->in == NULL || call->bytes < FRAME_BYTES ||
+        memcmp(call->in, MAGIC, MAGIC_BYTES) != 0) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: these %llu bytes are no state of msdu",
+                          p->rank, (unsigned long long)call->bytes);
+    }
+    code_frame(&c, f);
+    f->version[VERSION_BYTES - 1] = '\0';
+    if (f->format != MSDU__STATE_FORMAT) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "rank %d: the state has format %llu, this library (%s) reads format %d",
+                          p->rank, (unsigned long long)f->format, msdu_version(),
+                          MSDU__STATE_FORMAT);
+    }
+    if (f->bytes != call->bytes || f->text_bytes > call->bytes - FRAME_BYTES) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state has %llu bytes, %llu were given",
+                          p->rank, (unsigned long long)f->bytes, (unsigned long long)call->bytes);
+    }
+    const uint64_t behind = CHECKSUM_AT + sizeof(f->checksum);
+    if (msdu__codec_hash((const char *)call->in + behind, f->bytes - behind) != f->checksum) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state is damaged: its checksum is wrong",
+                          p->rank);
+    }
+    return MSDU_OK;
+}
+
+static msdu_status check_text(msdu__pipeline *p, const struct msdu__state_call *call,
+                              const frame *f)
+{
+    char *text = describe(p);
+    if (text == NULL) {
+        return no_memory(p);
+    }
+    msdu__lines lines = {.a = (const char *)call->in + FRAME_BYTES, .b = text};
+    lines.a_end = lines.a + f->text_bytes;
+    lines.b_end = text + strlen(text);
+    msdu_status status = MSDU_OK;
+    if (msdu__agree_first_difference(&lines)) {
+        int a = lines.a_length < SHOWN_BYTES ? lines.a_length : SHOWN_BYTES;
+        int b = lines.b_length < SHOWN_BYTES ? lines.b_length : SHOWN_BYTES;
+        status = msdu__fail(MSDU_ERR_MISMATCH,
+                            "rank %d: the state was saved with '%.*s', this context has '%.*s'",
+                            p->rank, a, lines.a, b, lines.b);
+    } else if (f->rank != (uint64_t)p->rank) {
+        status = msdu__fail(MSDU_ERR_MISMATCH, "rank %d: this is the state of rank %llu", p->rank,
+                            (unsigned long long)f->rank);
+    }
+    free(text);
+    return status;
+}
+
+/* Cut as the state is, where that may be: the rest can only be checked then. */
+static msdu_status take_tuning(msdu__pipeline *p, msdu__codec *c)
+{
+    msdu__tuning tuning = p->tuning;
+    code_tuning(c, &tuning);
+    bool is_fit = tuning.slice_bytes >= p->tuner_args.slice_least &&
+                  tuning.window >= p->tuner_args.window_least &&
+                  tuning.window <= p->tuner_args.window_most;
+    if (c->bad != NULL || !p->may_cut || !p->is_gradient || !is_fit) {
+        return MSDU_OK;
+    }
+    tuning.lanes =
+        tuning.lanes > p->tuner_args.lanes_most ? p->tuner_args.lanes_most : tuning.lanes;
+    bool is_other = !msdu__tuning_is_equal(tuning, p->tuning);
+    msdu_status status = is_other ? msdu__retune_cut(p, tuning) : MSDU_OK;
+    msdu__retune_begin(p);
+    return status;
+}
+
+/* Everything behind the text. *c is left where the arrays begin. */
+static msdu_status check_content(msdu__pipeline *p, const frame *f, msdu__codec *c,
+                                 msdu__image *image)
+{
+    uint64_t slicing = 0;
+    c->at = FRAME_BYTES + f->text_bytes;
+    c->is_dry = true;
+    msdu_status cut = take_tuning(p, c);
+    if (cut != MSDU_OK) {
+        return cut;
+    }
+    msdu__codec_whole(c, "slicing", &slicing, 0, UINT64_MAX);
+    if (c->bad == NULL && slicing != hash_slicing(p)) {
+        return msdu__fail(MSDU_ERR_MISMATCH,
+                          "rank %d: the state is of other slices: libmsdu %s wrote it, this is %s",
+                          p->rank, f->version, msdu_version());
+    }
+    msdu__image_code(p, c, image);
+    msdu__codec arrays = *c;
+    arrays.bad = c->bad != NULL ? c->bad : msdu__image_check(p, image);
+    msdu__arrays_code(p, &arrays, image);
+    if (arrays.bad == NULL && arrays.at != arrays.bytes) {
+        arrays.bad = "length";
+    }
+    c->is_dry = false;
+    if (arrays.bad != NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state's %s is not possible", p->rank,
+                          arrays.bad);
+    }
+    return MSDU_OK;
+}
+
+/* --- agreement --- */
+
+/* What a rank says about its state. */
+typedef struct facts {
+    uint64_t failed; /* - status of its own check */
+    uint64_t step;
+    uint64_t run;
+} facts;
+
+static msdu_status compare_facts(const msdu__pipeline *p, const facts *all)
+{
+    for (int32_t i = 0; i < p->ranks; i++) {
+        if (all[i].failed != 0) {
+            return msdu__fail(MSDU_ERR_MISMATCH,
+                              "rank %d could not take its state (%s): no rank did", i,
+                              msdu_status_name((msdu_status) - (int)all[i].failed));
+        }
+    }
+    for (int32_t i = 1; i < p->ranks; i++) {
+        if (all[i].step != all[0].step) {
+            return msdu__fail(MSDU_ERR_MISMATCH,
+                              "ranks 0 and %d disagree: rank 0 has the state of step %llu, rank %d "
+                              "that of step %llu",
+                              i, (unsigned long long)all[0].step, i,
+                              (unsigned long long)all[i].step);
+        }
+        if (all[i].run != all[0].run) {
+            return msdu__fail(MSDU_ERR_MISMATCH,
+                              "ranks 0 and %d disagree: their states of step %llu are of "
+                              "different runs",
+                              i, (unsigned long long)all[0].step);
+        }
+    }
+    return MSDU_OK;
+}
+
+/* All ranks learn whether all of them can go on from one and the same step. A failure to find out
+ * is one of the context. */
+static msdu_status agree(msdu__pipeline *p, const facts *own)
+{
+    facts *all = calloc((size_t)p->ranks, sizeof(*all));
+    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    msdu_status status = MSDU_OK;
+    if (all == NULL || shares == NULL) {
+        status = no_memory(p);
+        goto err_fail;
+    }
+    for (int32_t i = 0; i < p->ranks; i++) {
+        shares[i] = sizeof(*all);
+    }
+    all[p->rank] = *own;
+    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = &all[p->rank], .recv = all, .shares = shares};
+    status = msdu__agree_run(p, &op, msdu__control_lane(p) + 1);
+    if (status == MSDU_OK) {
+        status = compare_facts(p, all);
+        goto err_free;
+    }
+
+err_fail:
+    msdu__pipeline_fail(p, status, msdu_last_error());
+err_free:
+    free(shares);
+    free(all);
+    return status;
+}
+
+static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
+{
+    frame f = {.bytes = 0};
+    msdu__image image = {0};
+    msdu__codec c = {.in = call->in, .bytes = call->bytes};
+    msdu__tuning tuning = p->tuning;
+    msdu_status status = check_frame(p, call, &f);
+    if (status == MSDU_OK) {
+        status = check_text(p, call, &f);
+    }
+    if (status == MSDU_OK) {
+        status = check_content(p, &f, &c, &image);
+    }
+    memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
+    facts own = {.failed = (uint64_t)-status, .step = image.step, .run = image.run};
+    msdu_status agreed = agree(p, &own);
+    if (agreed != MSDU_OK && !msdu__tuning_is_equal(tuning, p->tuning)) {
+        (void)msdu__retune_cut(p, tuning); /* none takes its state: all are as they were */
+        msdu__retune_begin(p);
+    }
+    if (status != MSDU_OK) {
+        return msdu__fail_text(status, call->text); /* the cause, not that there is one */
+    }
+    if (agreed == MSDU_OK) {
+        msdu__image_give(p, &image);
+        msdu__arrays_code(p, &c, &image);
+    }
+    return agreed;
+}
+
+/* --- on the communication thread, and on the owner --- */
+
+bool msdu__state_carry(msdu__pipeline *p)
+{
+    struct msdu__state_call *call = p->state_call;
+    if (!msdu__image_is_quiet(p)) {
+        return false;
+    }
+    if (msdu__pass_settle(p) != MSDU_OK) {
+        return true;
+    }
+    call->status = call->is_set ? read_state(p, call) : write_state(p, call);
+    memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
+    atomic_store(&p->is_carried, true);
+    msdu__pipeline_wake(p);
+    return true;
+}
+
+static msdu_status carry_out(msdu__pipeline *p, struct msdu__state_call *call)
+{
+    p->state_call = call;
+    msdu_status status = msdu__schedule_carry(p, MSDU__COMMAND_STATE);
+    p->state_call = NULL;
+    if (status != MSDU_OK) {
+        return status;
+    }
+    return call->status == MSDU_OK ? MSDU_OK : msdu__fail_text(call->status, call->text);
+}
+
+msdu_status msdu__state_get(msdu__pipeline *p, void *data, size_t bytes, size_t *bytes_out)
+{
+    struct msdu__state_call call = {.out = data, .bytes = bytes};
+    if (!msdu__final_is_between_steps(p)) {
+        return msdu__fail(MSDU_ERR_STATE,
+                          "rank %d: tensors were announced since the last msdu_step(); take the "
+                          "state between steps",
+                          p->rank);
+    }
+    msdu_status status = carry_out(p, &call);
+    if (status == MSDU_OK) {
+        *bytes_out = call.needed;
+    }
+    return status;
+}
+
+msdu_status msdu__state_set(msdu__pipeline *p, const void *data, size_t bytes)
+{
+    struct msdu__state_call call = {.is_set = true, .in = data, .bytes = bytes};
+    if (p->step != 0 || p->is_resumed || !msdu__final_is_between_steps(p)) {
+        return msdu__fail(MSDU_ERR_STATE,
+                          "rank %d: a state is set once, after msdu_start() and before the first "
+                          "step",
+                          p->rank);
+    }
+    msdu_status status = carry_out(p, &call);
+    if (status == MSDU_OK) {
+        msdu__schedule_resume(p);
+        msdu__log_line(&p->log, MSDU_LOG_INFO, "resumed at step %llu, domain %s, interval %u",
+                       (unsigned long long)p->step, p->summary.domain, p->fragments[0].interval);
+    }
+    return status;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Synchronization state as bytes (msdu_state_get, msdu_state_set).
+ *
+ * state.c frames it, checks it and moves it at the right moment; image.c knows the single
+ * values that are in it, arrays.c the arrays. All of them run on the communication thread
+ * while the owner waits, so that nothing moves meanwhile.
+ */
+#ifndef MSDU_STATE_H
+#define MSDU_STATE_H
+
+#include "base/serial.h"
+#include "core/pipeline.h"
+
+/* Raised whenever the list of values changes. */
+#define MSDU__STATE_FORMAT 5
+
+typedef struct msdu__image_fragment {
+    uint64_t sync_step;
+    uint64_t apply_step;
+    uint64_t armed; /* rounds whose tensors were announced: without one that is only open */
+    uint64_t from_step;
+    uint64_t interval;
+    uint64_t delay_steps;
+    uint64_t wire;
+    uint64_t blocked_ns;
+    bool wants_plan;
+    bool is_pending; /* its mean has arrived and waits for apply_step */
+    uint64_t round_step;
+    uint64_t round_interval;
+    uint64_t round_delay;
+    uint64_t round_wire;
+    double scale;
+    bool is_void;
+    uint64_t bytes;
+    msdu__decision decisions[2];
+} msdu__image_fragment;
+
+/* All single values of a state. */
+typedef struct msdu__image {
+    uint64_t step;
+    uint64_t run; /* names the run: equal on all ranks that made it, other in every other run */
+    bool is_gradient;
+    bool is_local_entered;
+    bool is_deferred;
+    bool is_first_call;
+    bool was_uneven;
+    double lr;
+    double loss;
+    double weight;
+    double step_ns;
+    double link_ns;
+    double last_link_ns;
+    double latency_ns;
+    double norm_average;
+    uint64_t blocked_ns;
+    uint64_t elapsed_ns;
+    uint64_t rounds;
+    uint64_t bytes_sent;
+    uint64_t plan_renewals;
+    double drift;
+    double divergence;
+    msdu__interval_state interval_state;
+    msdu__decision decision;
+    msdu__image_fragment fragments[MSDU__FRAGMENTS_MAX];
+    uint64_t pending[MSDU__FRAGMENTS_MAX]; /* fragments, in the order in which they will end */
+    uint64_t pending_count;
+} msdu__image;
+
+/* --- image.c --- */
+/* Nothing is moving: every round that was captured has ended, or waits for nothing but its step. */
+bool msdu__image_is_quiet(const msdu__pipeline *p);
+void msdu__image_take(const msdu__pipeline *p, msdu__image *image);
+/* The pipeline as after the step in which the image was taken, but for the arrays. */
+void msdu__image_give(msdu__pipeline *p, const msdu__image *image);
+/* Values, through the codec. */
+void msdu__image_code(const msdu__pipeline *p, msdu__codec *c, msdu__image *image);
+/* Name of the first value that this context cannot be in; NULL: none. */
+const char *msdu__image_check(const msdu__pipeline *p, const msdu__image *image);
+
+/* --- arrays.c --- */
+/* Plans, control messages, anchors, residuals and so on, through the codec. */
+void msdu__arrays_code(msdu__pipeline *p, msdu__codec *c, const msdu__image *image);
+
+/* --- state.c --- */
+/* Checksum of a state of `bytes` bytes, and where it is kept; for tests that edit states. */
+void msdu__state_seal(void *data, uint64_t bytes);
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules that join several settings; a single value's range is in the table. */
+#include "table.h"
+
+#include "correct/correct.h"
+
+#include <string.h>
+
+static bool is_given(const msdu__loader *loader, const char *name)
+{
+    return loader->given[msdu__setting_index(name)];
+}
+
+static bool is_late(const msdu__settings *settings)
+{
+    return settings->overlap == MSDU__OVERLAP_DELAYED ||
+           settings->overlap == MSDU__OVERLAP_STREAMED;
+}
+
+/* Where nothing is said, a late mean must keep the steps taken meanwhile. */
+static bool may_be_late(const msdu__settings *settings)
+{
+    return is_late(settings) || settings->overlap == MSDU__OVERLAP_AUTO;
+}
+
+static msdu_status check_domain(msdu__loader *loader)
+{
+    const msdu__settings *settings = loader->settings;
+    if (settings->commit_tensor && settings->domain != MSDU__DOMAIN_GRADIENT &&
+        settings->domain != MSDU__DOMAIN_ACCUMULATED) {
+        return msdu__setting_fail(loader, "commit tensor needs domain gradient or accumulated");
+    }
+    if (settings->commit_tensor && settings->check_finite == MSDU__CHECK_SKIP) {
+        return msdu__setting_fail(loader, "check_finite skip needs commit round: gradients that "
+                                          "were released cannot be taken back; check_finite pass "
+                                          "gives NaN to all ranks");
+    }
+    if (is_late(settings) && settings->domain == MSDU__DOMAIN_GRADIENT) {
+        return msdu__setting_fail(loader, "overlap %s does not go with domain gradient",
+                                  settings->overlap == MSDU__OVERLAP_DELAYED ? "delayed"
+                                                                             : "streamed");
+    }
+    return MSDU_OK;
+}
+
+static msdu_status check_optimizer(msdu__loader *loader)
+{
+    const msdu__settings *settings = loader->settings;
+    bool is_accumulated = settings->domain == MSDU__DOMAIN_ACCUMULATED;
+    if (is_accumulated && settings->optimizer != MSDU__OPTIMIZER_SGD) {
+        return msdu__setting_fail(loader, "domain accumulated needs optimizer sgd, for which "
+                                          "alone it is exact; who insists says sgd all the same");
+    }
+    if (is_accumulated && settings->weight_decay > 0 && !(settings->lr > 0)) {
+        return msdu__setting_fail(loader, "domain accumulated with weight_decay needs lr");
+    }
+    if (settings->nesterov && (!(settings->momentum > 0) || settings->dampening > 0)) {
+        return msdu__setting_fail(loader, "nesterov needs momentum above 0 and dampening 0");
+    }
+    return MSDU_OK;
+}
+
+static msdu_status check_tls(msdu__loader *loader)
+{
+    const msdu__settings *settings = loader->settings;
+    int count = (settings->tls_key[0] != '\0') + (settings->tls_cert[0] != '\0') +
+                (settings->tls_ca[0] != '\0');
+    if (count != 0 && count != 3) {
+        return msdu__setting_fail(loader, "tls_key, tls_cert and tls_ca go together: give all or "
+                                          "none");
+    }
+    return MSDU_OK;
+}
+
+/* A default gives way to a value that was given; two values that were given must agree. */
+static msdu_status check_sizes(msdu__loader *loader)
+{
+    msdu__settings *settings = loader->settings;
+    if (settings->interval_steps > settings->interval_max) {
+        if (is_given(loader, "interval_max") && is_given(loader, "interval_steps")) {
+            return msdu__setting_fail(loader, "interval_steps %lld is above interval_max %lld",
+                                      (long long)settings->interval_steps,
+                                      (long long)settings->interval_max);
+        }
+        if (is_given(loader, "interval_max")) {
+            settings->interval_steps = settings->interval_max;
+        } else {
+            settings->interval_max = settings->interval_steps;
+        }
+    }
+    if (settings->slice_bytes >= 0 && settings->fuse_bytes > settings->slice_bytes) {
+        settings->fuse_bytes = settings->slice_bytes;
+    }
+    if (settings->wire_block % 16 != 0) {
+        return msdu__setting_fail(loader, "wire_block %lld is not a multiple of 16",
+                                  (long long)settings->wire_block);
+    }
+    return MSDU_OK;
+}
+
+static msdu_status check_correct(msdu__loader *loader)
+{
+    const msdu__settings *settings = loader->settings;
+    msdu__chain chain;
+    char why[200] = "";
+    if (!msdu__chain_parse(settings->correct, may_be_late(settings), &chain, why, sizeof(why))) {
+        return msdu__setting_fail(loader, "correct: '%.60s': %s", settings->correct, why);
+    }
+    return MSDU_OK;
+}
+
+msdu_status msdu__settings_check(msdu__loader *loader)
+{
+    static msdu_status (*const checks[])(msdu__loader * loader) = {
+        check_domain, check_optimizer, check_tls, check_sizes, check_correct};
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+        msdu_status status = checks[i](loader);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    return MSDU_OK;
+}

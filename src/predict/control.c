@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The library's policy on statistics of a simulated run. */
+#include "control.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/start.h"
+
+#define ROUNDS_MOST 2000
+#define STEADY      48 /* rounds without a change: longer than any patience of the policy */
+#define KNOWN_MOST  256
+#define GROWTH      1.5
+#define ENERGY      1e-6 /* of one step's pseudo-gradient, over the weights' */
+
+/* A simulated step for each way that the controller tries, simulated once. */
+typedef struct known {
+    msdu__whatif_way way;
+    msdu__whatif_answer answer;
+} known;
+
+typedef struct run {
+    const msdu__whatif_question *q;
+    const msdu__whatif_wish *wish;
+    const msdu__overlap_method *method;
+    msdu__pipeline *pipeline; /* settings, policy and its arguments; nothing else of it */
+    msdu__interval_state state;
+    known known[KNOWN_MOST];
+    uint32_t known_count;
+    bool is_local;
+    uint64_t step;
+    uint64_t round;
+    double window_ns;
+    double window_bytes;
+    uint32_t window_steps;
+    char *why;
+    size_t why_bytes;
+} run;
+
+static bool is_same(const msdu__whatif_way *a, const msdu__whatif_way *b)
+{
+    return a->interval == b->interval && a->delay == b->delay && a->wire == b->wire;
+}
+
+static const msdu__whatif_answer *answer_of(run *r, const msdu__whatif_way *way)
+{
+    for (uint32_t i = 0; i < r->known_count; i++) {
+        if (is_same(&r->known[i].way, way)) {
+            return &r->known[i].answer;
+        }
+    }
+    if (r->known_count == KNOWN_MOST) {
+        r->known_count = 0; /* a controller that never settles; begin again */
+    }
+    known *next = &r->known[r->known_count];
+    next->way = *way;
+    if (!msdu__whatif_predict(r->q, way, &next->answer, r->why, r->why_bytes)) {
+        return NULL;
+    }
+    r->known_count++;
+    return &next->answer;
+}
+
+/* As src/caller/schedule.c: a round that is too short to be late is at once. */
+static msdu__whatif_way way_of(const run *r, const msdu__decision *d)
+{
+    bool is_late = r->is_local && d->interval > d->delay_steps;
+    return (msdu__whatif_way){.method = r->method,
+                              .interval = d->interval,
+                              .delay = is_late ? d->delay_steps : 0,
+                              .wire = d->wire};
+}
+
+static msdu__round_stats stats_of(const run *r, const msdu__whatif_way *way,
+                                  const msdu__whatif_answer *answer)
+{
+    double ranks = r->q->network.ranks;
+    double energy = r->is_local ? ENERGY * pow(way->interval, GROWTH) : ENERGY;
+    return (msdu__round_stats){
+        .step = r->step,
+        .round = r->round,
+        .interval = way->interval,
+        .wire = way->wire,
+        .link_wire = way->wire,
+        .delay_steps = way->delay,
+        .ranks = (int32_t)r->q->network.ranks,
+        .is_gradient = !r->is_local,
+        .local_sq = energy,
+        .mean_sq = energy / ranks,
+        .weight_sq = 1,
+        .residual_sq = energy * msdu__wire_at(way->wire)->residual_ratio,
+        .loss = (double)NAN,
+        .step_ns = (uint64_t)answer->compute_ns,
+        .link_ns = (uint64_t)fmin(answer->link_ns, 1e18),
+        .latency_ns = (uint64_t)msdu__whatif_message_ns(&r->q->network),
+        .wait_ns = (uint64_t)fmin(answer->wait_ns * way->interval, 1e18),
+        .round_bytes = (uint64_t)fmin(answer->bytes * way->interval, 1e18),
+        .elements = msdu__profile_elements(r->q->profile),
+        .messages = answer->slices,
+    };
+}
+
+/* The part of a round that lies in the window asked for. */
+static void note_window(run *r, const msdu__whatif_way *way, const msdu__whatif_answer *answer)
+{
+    for (uint64_t s = r->step; s < r->step + way->interval; s++) {
+        if (s >= r->wish->from_step && s < r->wish->until_step) {
+            r->window_ns += answer->step_ns;
+            r->window_bytes += answer->bytes;
+            r->window_steps++;
+        }
+    }
+}
+
+/* One round under `now`; decides that after the next. */
+static const msdu__whatif_answer *run_round(run *r, const msdu__decision *now, msdu__decision *next)
+{
+    msdu__pipeline *p = r->pipeline;
+    r->is_local = r->is_local || now->interval > 1;
+    msdu__whatif_way way = way_of(r, now);
+    const msdu__whatif_answer *answer = answer_of(r, &way);
+    if (answer == NULL) {
+        return NULL;
+    }
+    note_window(r, &way, answer);
+    r->step += way.interval;
+    r->round++;
+    msdu__round_stats stats = stats_of(r, &way, answer);
+    *next = (msdu__decision){.interval = now->interval,
+                             .wire = now->wire,
+                             .delay_steps = (uint32_t)p->settings.delay_steps};
+    p->policy->decide(&p->interval_args, &stats, &r->state, next);
+    return answer;
+}
+
+static bool is_changed(const msdu__decision *a, const msdu__decision *b)
+{
+    return a->interval != b->interval || a->wire != b->wire || a->delay_steps != b->delay_steps;
+}
+
+static void take_choice(const run *r, const msdu__decision *d, const msdu__whatif_answer *answer,
+                        msdu__whatif_choice *out)
+{
+    out->way = way_of(r, d);
+    out->answer = *answer;
+    snprintf(out->reason, sizeof(out->reason), "%s", d->reason);
+}
+
+/* Until nothing changes any more, and the window is full. */
+static bool run_rounds(run *r, msdu__whatif_choice *out)
+{
+    const msdu__settings *s = &r->pipeline->settings;
+    msdu__decision now = {.interval = 1,
+                          .wire = msdu__interval_first_wire(&r->pipeline->interval_args),
+                          .delay_steps = (uint32_t)s->delay_steps};
+    msdu__decision soon = now; /* decided, and one round late */
+    uint32_t steady = 0;
+    while (r->round < ROUNDS_MOST && (steady < STEADY || r->step < r->wish->until_step)) {
+        msdu__decision next;
+        const msdu__whatif_answer *answer = run_round(r, &now, &next);
+        if (answer == NULL) {
+            return false;
+        }
+        if (is_changed(&now, &soon)) {
+            steady = 0;
+            out->step = r->step;
+        }
+        steady = is_changed(&next, &soon) ? 0 : steady + 1;
+        snprintf(now.reason, sizeof(now.reason), "%s", next.reason);
+        take_choice(r, &now, answer, out);
+        now = soon;
+        soon = next;
+    }
+    out->window_ns = r->window_steps > 0 ? r->window_ns / r->window_steps : out->answer.step_ns;
+    out->window_bytes = r->window_steps > 0 ? r->window_bytes / r->window_steps : out->answer.bytes;
+    return true;
+}
+
+static msdu_status read_settings(run *r)
+{
+    msdu_config config = MSDU_CONFIG_INIT;
+    msdu__pipeline *p = r->pipeline;
+    config.settings = r->wish->settings;
+    msdu_status status = msdu__settings_load(&config, &p->settings, &p->log);
+    p->ranks = (int32_t)r->q->network.ranks;
+    status = status == MSDU_OK ? msdu__derive(p) : status;
+    p->interval_args.can_go_local = true;
+    p->interval_args.wires[MSDU__WIRE_TERNARY].is_allowed_h1 |= r->wish->is_linear;
+    return status;
+}
+
+static const msdu__overlap_method *find_defaults(void)
+{
+    const msdu__overlap_method *method = NULL;
+    for (uint32_t i = 0; (method = msdu__overlap_method_at(i)) != NULL; i++) {
+        if (method->kind == MSDU__OVERLAP_DEFAULTS) {
+            break;
+        }
+    }
+    return method;
+}
+
+bool msdu__whatif_control(const msdu__whatif_question *question, const msdu__whatif_wish *wish,
+                          msdu__whatif_choice *choice, char *why, size_t why_bytes)
+{
+    run *r = calloc(1, sizeof(*r));
+    msdu__pipeline *pipeline = calloc(1, sizeof(*pipeline));
+    bool is_done = false;
+    *choice = (msdu__whatif_choice){.step = 0};
+    snprintf(why, why_bytes, "out of memory");
+    if (r != NULL && pipeline != NULL) {
+        r->q = question;
+        r->wish = wish;
+        r->method = find_defaults();
+        r->pipeline = pipeline;
+        r->why = why;
+        r->why_bytes = why_bytes;
+        is_done = read_settings(r) == MSDU_OK;
+        if (!is_done) {
+            snprintf(why, why_bytes, "%s", msdu_last_error());
+        }
+        is_done = is_done && run_rounds(r, choice);
+    }
+    free(r);
+    free(pipeline);
+    return is_done;
+}

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Model profiles: JSON to layers and tensors, with one line for what is wrong with it. */
+#include "profile.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "base/base.h"
+
+#include <msdu/msdu.h>
+
+/* What the parts of the reader hand on. */
+typedef struct reader {
+    msdu__profile *out;
+    int32_t dtype; /* of layers that name none */
+    uint64_t total;
+    char *why;
+    size_t why_bytes;
+} reader;
+
+static bool refuse(reader *r, const char *format, ...) MSDU_PRINTF(2, 3);
+static bool refuse(reader *r, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it has just been started */
+    vsnprintf(r->why, r->why_bytes, format, args);
+    va_end(args);
+    return false;
+}
+
+/* --- members --- */
+
+/* Names go into tables, records and errors, so they are short and printable. */
+static bool is_name(const cJSON *item)
+{
+    if (!cJSON_IsString(item) || item->valuestring[0] == '\0' ||
+        strlen(item->valuestring) > MSDU__PROFILE_NAME_MAX) {
+        return false;
+    }
+    for (const char *c = item->valuestring; *c != '\0'; c++) {
+        if ((unsigned char)*c <= ' ' || (unsigned char)*c >= 0x7f) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_dtype(reader *r, const cJSON *object, const char *of, int32_t *dtype)
+{
+    static const struct {
+        const char *name;
+        int32_t dtype;
+    } known[] = {{"float32", MSDU_FLOAT32},
+                 {"float64", MSDU_FLOAT64},
+                 {"float16", MSDU_FLOAT16},
+                 {"bfloat16", MSDU_BFLOAT16}};
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, "dtype");
+    if (item == NULL) {
+        return true;
+    }
+    for (size_t i = 0; cJSON_IsString(item) && i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(item->valuestring, known[i].name) == 0) {
+            *dtype = known[i].dtype;
+            return true;
+        }
+    }
+    return refuse(r, "%s: dtype is not float32, float64, float16 or bfloat16", of);
+}
+
+static bool read_time(reader *r, const cJSON *object, const char *layer, const char *key,
+                      double *ns_out)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!cJSON_IsNumber(item)) {
+        return refuse(r, "layer '%s': %s is missing or no number", layer, key);
+    }
+    /* written so that NaN fails as well */
+    if (!(item->valuedouble >= 0 && item->valuedouble <= MSDU__PROFILE_US_MAX)) {
+        return refuse(r, "layer '%s': %s %g is not in 0 .. %g", layer, key, item->valuedouble,
+                      MSDU__PROFILE_US_MAX);
+    }
+    *ns_out = item->valuedouble * 1e3;
+    return true;
+}
+
+static const char *text_or_empty(const cJSON *root, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, key);
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+/* --- tensors and layers --- */
+
+static bool read_tensor(reader *r, const cJSON *item, const char *layer)
+{
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(item, "name");
+    const cJSON *count = cJSON_GetObjectItemCaseSensitive(item, "count");
+    if (!is_name(name)) {
+        return refuse(r, "layer '%s': a tensor without a name of 1 to %u printable characters",
+                      layer, MSDU__PROFILE_NAME_MAX);
+    }
+    double wanted = cJSON_IsNumber(count) ? count->valuedouble : 0;
+    if (!(wanted >= 1 && wanted <= (double)MSDU__PROFILE_COUNT_MAX) || wanted != floor(wanted)) {
+        return refuse(r, "tensor '%s': count is not a whole number in 1 .. %llu", name->valuestring,
+                      MSDU__PROFILE_COUNT_MAX);
+    }
+    r->total += (uint64_t)wanted;
+    if (r->total > MSDU__PROFILE_COUNT_MAX) {
+        return refuse(r, "more than %llu elements in all tensors together",
+                      MSDU__PROFILE_COUNT_MAX);
+    }
+    r->out->tensors[r->out->tensor_count++] =
+        (msdu__profile_tensor){.name = name->valuestring, .count = (uint64_t)wanted};
+    return true;
+}
+
+static bool read_layer(reader *r, const cJSON *item)
+{
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(item, "name");
+    const cJSON *tensors = cJSON_GetObjectItemCaseSensitive(item, "tensors");
+    msdu__profile_layer layer = {.dtype = r->dtype, .first_tensor = r->out->tensor_count};
+    if (!is_name(name)) {
+        return refuse(r, "layer %u has no name of 1 to %u printable characters",
+                      r->out->layer_count, MSDU__PROFILE_NAME_MAX);
+    }
+    layer.name = name->valuestring;
+    if (!read_time(r, item, layer.name, "forward_us", &layer.forward_ns) ||
+        !read_time(r, item, layer.name, "backward_us", &layer.backward_ns) ||
+        !read_dtype(r, item, layer.name, &layer.dtype)) {
+        return false;
+    }
+    if (!cJSON_IsArray(tensors)) {
+        return refuse(r, "layer '%s': tensors is missing or no array", layer.name);
+    }
+    const cJSON *tensor = NULL;
+    cJSON_ArrayForEach(tensor, tensors)
+    {
+        if (!read_tensor(r, tensor, layer.name)) {
+            return false;
+        }
+    }
+    layer.tensor_count = r->out->tensor_count - layer.first_tensor;
+    r->out->layers[r->out->layer_count++] = layer;
+    return true;
+}
+
+/* Elements of an array that may hold `most`; more: most + 1. cJSON's arrays are lists. */
+static uint32_t length_of(const cJSON *array, uint32_t most)
+{
+    uint32_t length = 0;
+    const cJSON *item = NULL;
+    if (!cJSON_IsArray(array)) {
+        return 0;
+    }
+    cJSON_ArrayForEach(item, array)
+    {
+        if (++length > most) {
+            break;
+        }
+    }
+    return length;
+}
+
+static bool allocate(reader *r, const cJSON *layers)
+{
+    uint32_t count = length_of(layers, MSDU__PROFILE_LAYERS_MAX);
+    uint64_t tensors = 0;
+    const cJSON *layer = NULL;
+    if (count == 0 || count > MSDU__PROFILE_LAYERS_MAX) {
+        return refuse(r, "layers is not an array of 1 to %u layers", MSDU__PROFILE_LAYERS_MAX);
+    }
+    cJSON_ArrayForEach(layer, layers)
+    {
+        tensors += length_of(cJSON_GetObjectItemCaseSensitive(layer, "tensors"),
+                             MSDU__PROFILE_TENSORS_MAX);
+    }
+    if (tensors > MSDU__PROFILE_TENSORS_MAX) {
+        return refuse(r, "more than %u tensors", MSDU__PROFILE_TENSORS_MAX);
+    }
+    r->out->layers = calloc(count, sizeof(*r->out->layers));
+    r->out->tensors = calloc(tensors + 1, sizeof(*r->out->tensors));
+    return (r->out->layers != NULL && r->out->tensors != NULL) || refuse(r, "out of memory");
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Sorts names; true if two are equal, which is told. */
+static bool has_twins(reader *r, const char **names, uint32_t count, const char *kind)
+{
+    qsort(names, count, sizeof(*names), compare_names);
+    for (uint32_t i = 1; i < count; i++) {
+        if (strcmp(names[i - 1], names[i]) == 0) {
+            refuse(r, "two %ss are called '%s'", kind, names[i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool check_names(reader *r)
+{
+    const msdu__profile *p = r->out;
+    uint32_t most = p->layer_count > p->tensor_count ? p->layer_count : p->tensor_count;
+    const char **names = calloc(most, sizeof(*names));
+    if (names == NULL) {
+        return refuse(r, "out of memory");
+    }
+    for (uint32_t i = 0; i < p->layer_count; i++) {
+        names[i] = p->layers[i].name;
+    }
+    bool is_fine = !has_twins(r, names, p->layer_count, "layer");
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        names[i] = p->tensors[i].name;
+    }
+    is_fine = is_fine && !has_twins(r, names, p->tensor_count, "tensor");
+    free(names);
+    return is_fine;
+}
+
+static bool read_tree(reader *r, const cJSON *root)
+{
+    const cJSON *format = cJSON_GetObjectItemCaseSensitive(root, "format");
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(root, "name");
+    const cJSON *layers = cJSON_GetObjectItemCaseSensitive(root, "layers");
+    if (!cJSON_IsString(format) || strcmp(format->valuestring, MSDU__PROFILE_FORMAT) != 0) {
+        return refuse(r, "no JSON object with format \"%s\"", MSDU__PROFILE_FORMAT);
+    }
+    if (!is_name(name)) {
+        return refuse(r, "no name of 1 to %u printable characters", MSDU__PROFILE_NAME_MAX);
+    }
+    if (!read_dtype(r, root, "profile", &r->dtype) || !allocate(r, layers)) {
+        return false;
+    }
+    const cJSON *layer = NULL;
+    cJSON_ArrayForEach(layer, layers)
+    {
+        if (!read_layer(r, layer)) {
+            return false;
+        }
+    }
+    r->out->name = name->valuestring;
+    r->out->compute = text_or_empty(root, "compute");
+    r->out->source = text_or_empty(root, "source");
+    if (!(msdu__profile_compute_ns(r->out) > 0)) {
+        return refuse(r, "no layer takes any time");
+    }
+    return check_names(r);
+}
+
+/* --- reading --- */
+
+void msdu__profile_path(const char *name, char *out, size_t bytes)
+{
+    char own[PATH_MAX];
+    if (strchr(name, '/') != NULL || access(name, R_OK) == 0) {
+        snprintf(out, bytes, "%s", name);
+        return;
+    }
+    ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
+    own[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(own, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+    snprintf(out, bytes, "%s/../share/msdu/profiles/%s.json", own, name);
+}
+
+static unsigned line_of(const char *text, const char *end)
+{
+    unsigned line = 1;
+    for (; text < end; text++) {
+        line += *text == '\n' ? 1 : 0;
+    }
+    return line;
+}
+
+bool msdu__profile_parse(const char *text, size_t bytes, msdu__profile *out, char *why,
+                         size_t why_bytes)
+{
+    reader r = {.out = out, .dtype = MSDU_FLOAT32, .why = why, .why_bytes = why_bytes};
+    const char *end = text;
+    *out = (msdu__profile){.name = NULL};
+    cJSON *root = cJSON_ParseWithLengthOpts(text, bytes, &end, 0);
+    if (root == NULL) {
+        return refuse(&r, "no JSON: line %u", line_of(text, end));
+    }
+    out->tree = root;
+    if (!read_tree(&r, root)) {
+        msdu__profile_free(out);
+        return false;
+    }
+    return true;
+}
+
+/* The whole file; NULL with why. */
+static char *load(reader *r, const char *path, FILE *file, size_t *bytes_out)
+{
+    struct stat status;
+    if (fstat(fileno(file), &status) != 0 || !S_ISREG(status.st_mode)) {
+        refuse(r, "%s is no file", path);
+        return NULL;
+    }
+    if (status.st_size > (off_t)MSDU__PROFILE_FILE_MAX) {
+        refuse(r, "%s has %lld bytes, which is no profile (at most %u)", path,
+               (long long)status.st_size, MSDU__PROFILE_FILE_MAX);
+        return NULL;
+    }
+    size_t size = (size_t)status.st_size;
+    char *text = malloc(size + 1);
+    if (text == NULL) {
+        refuse(r, "out of memory");
+        return NULL;
+    }
+    *bytes_out = fread(text, 1, size, file); /* what was cut off meanwhile fails as JSON */
+    return text;
+}
+
+bool msdu__profile_read(const char *path, msdu__profile *out, char *why, size_t why_bytes)
+{
+    reader r = {.out = out, .why = why, .why_bytes = why_bytes};
+    char cause[512] = "";
+    size_t bytes = 0;
+    FILE *file = fopen(path, "rbe");
+    *out = (msdu__profile){.name = NULL};
+    if (file == NULL) {
+        return refuse(&r, "%s: %s", path, strerror(errno));
+    }
+    char *text = load(&r, path, file, &bytes);
+    (void)fclose(file);
+    if (text == NULL) {
+        return false;
+    }
+    bool is_read = msdu__profile_parse(text, bytes, out, cause, sizeof(cause));
+    free(text);
+    return is_read || refuse(&r, "%s: %s", path, cause);
+}
+
+void msdu__profile_free(msdu__profile *profile)
+{
+    if (profile != NULL) {
+        free(profile->layers);
+        free(profile->tensors);
+        cJSON_Delete(profile->tree);
+        *profile = (msdu__profile){.name = NULL};
+    }
+}
+
+/* --- what is done with it --- */
+
+void msdu__profile_scale(msdu__profile *profile, double times, double elements)
+{
+    for (uint32_t i = 0; i < profile->layer_count; i++) {
+        profile->layers[i].forward_ns *= times;
+        profile->layers[i].backward_ns *= times;
+    }
+    for (uint32_t i = 0; i < profile->tensor_count; i++) {
+        double count = round((double)profile->tensors[i].count * elements);
+        profile->tensors[i].count = count > 1 ? (uint64_t)count : 1;
+    }
+}
+
+uint64_t msdu__profile_elements(const msdu__profile *profile)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < profile->tensor_count; i++) {
+        sum += profile->tensors[i].count;
+    }
+    return sum;
+}
+
+double msdu__profile_compute_ns(const msdu__profile *profile)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < profile->layer_count; i++) {
+        sum += profile->layers[i].forward_ns + profile->layers[i].backward_ns;
+    }
+    return sum;
+}

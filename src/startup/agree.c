@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Before training: all ranks compare settings, tensors and parameters, as text, so that the first
+ * difference can be shown as it stands. Runs on the owner, before the communication thread exists.
+ */
+#include "core/start.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define POLL_LEAST_NS 20000L
+#define POLL_MOST_NS  1000000L
+#define WAIT_NS       1000000000ULL
+#define LINE_BYTES    400
+#define SHOWN_BYTES   120       /* of a line in an error */
+#define PIECE_BYTES   (4 << 20) /* of a device's memory, looked at on the host */
+
+static msdu_status no_memory(const msdu__pipeline *p)
+{
+    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", p->rank);
+}
+
+/* Test, or wait a little where the backend can. */
+static msdu_status poll_once(msdu__pipeline *p, msdu_req *req, struct timespec *pause)
+{
+    if (MSDU_BACKEND_HAS(p->backend, wait)) {
+        return p->backend->wait(p->comm, req, WAIT_NS);
+    }
+    msdu_status status = p->backend->test(p->comm, req);
+    if (status == MSDU_IN_PROGRESS) {
+        nanosleep(pause, NULL);
+        pause->tv_nsec = pause->tv_nsec < POLL_MOST_NS ? 2 * pause->tv_nsec : POLL_MOST_NS;
+    }
+    return status;
+}
+
+msdu_status msdu__agree_run(msdu__pipeline *p, msdu_op *op, uint32_t lane)
+{
+    msdu_req *req = NULL;
+    struct timespec pause = {.tv_nsec = POLL_LEAST_NS};
+    uint64_t began = msdu__pipeline_now(p);
+    msdu_status status = msdu__pipeline_status(p); /* a pass or a copy before it may have failed */
+    if (status == MSDU_OK) {
+        status = msdu__pipeline_start(p, op, lane, &req);
+    }
+    if (status != MSDU_OK) {
+        return status;
+    }
+    do {
+        status = poll_once(p, req, &pause);
+        if (status == MSDU_IN_PROGRESS) {
+            status = msdu__pipeline_overdue(p, began, "a blocking operation");
+        }
+    } while (status == MSDU_IN_PROGRESS);
+    return status;
+}
+
+#define HASH_START 0xcbf29ce484222325ULL
+
+/* Go on with a hash; only the last piece may end within a word. */
+static uint64_t hash_more(uint64_t hash, const void *data, uint64_t bytes)
+{
+    const unsigned char *at = data;
+    uint64_t word = 0;
+    for (; bytes >= sizeof(word); bytes -= sizeof(word), at += sizeof(word)) {
+        memcpy(&word, at, sizeof(word));
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+        hash ^= hash >> 29;
+    }
+    for (; bytes > 0; bytes--, at++) {
+        hash = (hash ^ *at) * 0x100000001b3ULL;
+    }
+    return hash;
+}
+
+static uint64_t hash_bytes(const void *data, uint64_t bytes)
+{
+    return hash_more(HASH_START, data, bytes);
+}
+
+/* Of a parameter, wherever it lies. A copy that fails is the context's failure. */
+static uint64_t hash_parameter(msdu__pipeline *p, const msdu__tensor *t)
+{
+    uint64_t bytes = t->count * msdu__dtype_bytes(t->dtype);
+    uint64_t hash = HASH_START;
+    uint64_t piece = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+    if (p->device == NULL) {
+        return hash_bytes(t->parameter, bytes);
+    }
+    char *copy = malloc(piece);
+    msdu_status status = copy != NULL ? MSDU_OK : no_memory(p);
+    for (uint64_t at = 0; at < bytes && status == MSDU_OK; at += piece) {
+        uint64_t count = bytes - at < piece ? bytes - at : piece;
+        status = msdu__pass_copy(p, copy, (const char *)t->parameter + at, count);
+        hash = status == MSDU_OK ? hash_more(hash, copy, count) : hash;
+    }
+    free(copy);
+    if (status != MSDU_OK) {
+        msdu__pipeline_fail(p, status, msdu_last_error());
+    }
+    return hash;
+}
+
+uint64_t msdu__agree_hash(msdu__pipeline *p, msdu_role role)
+{
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->role == (int32_t)role && t->parameter != NULL) {
+            hash = hash * 31 + hash_parameter(p, t);
+        }
+    }
+    return hash;
+}
+
+static int describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
+{
+    static const char *const types[] = {"float32", "float64", "float16", "bfloat16"};
+    static const char *const roles[] = {"model", "state", "buffer", "fixed"};
+    const msdu__tensor *t = &p->tensors[id];
+    return snprintf(
+        line, LINE_BYTES, "tensor %u '%s' count %" PRIu64 " dtype %s role %s priority %d%s%s\n", id,
+        t->name, t->count, types[t->dtype], roles[t->role], t->priority,
+        t->parameter != NULL ? " parameter" : "", t->gradient != NULL ? " gradient" : "");
+}
+
+/* Ranks that start from different parameters would train different models. */
+static int describe_value(msdu__pipeline *p, uint32_t id, char *line)
+{
+    const msdu__tensor *t = &p->tensors[id];
+    bool is_compared = t->role == MSDU_ROLE_MODEL || t->role == MSDU_ROLE_FIXED;
+    if (!is_compared || t->parameter == NULL || p->settings.broadcast) {
+        return 0;
+    }
+    uint64_t hash = hash_parameter(p, t);
+    return snprintf(line, LINE_BYTES,
+                    "values of tensor %u (see setting broadcast) hash %016" PRIx64 ", '%s'\n", id,
+                    hash, t->name);
+}
+
+char *msdu__agree_describe(msdu__pipeline *p, bool has_values)
+{
+    size_t settings = msdu__settings_describe(&p->settings, NULL, 0);
+    size_t bytes = settings + LINE_BYTES + 2 * LINE_BYTES * (size_t)p->tensor_count;
+    char *text = settings > 0 ? malloc(bytes) : NULL;
+    if (text == NULL || msdu__settings_describe(&p->settings, text, bytes) != settings) {
+        free(text);
+        return NULL;
+    }
+    char *at = text + strlen(text);
+    at += snprintf(at, LINE_BYTES, "tensors %u\n", p->tensor_count);
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        at += describe_tensor(p, i, at);
+    }
+    for (uint32_t i = 0; has_values && i < p->tensor_count; i++) {
+        at += describe_value(p, i, at);
+    }
+    return text;
+}
+
+/* Length of the line at `text`, which ends at `end`. */
+static int line_length(const char *text, const char *end)
+{
+    const char *at = memchr(text, '\n', (size_t)(end - text));
+    return (int)((at == NULL ? end : at) - text);
+}
+
+static msdu_status fail_difference(int32_t other, const msdu__lines *l)
+{
+    int a_length = l->a_length < SHOWN_BYTES ? l->a_length : SHOWN_BYTES;
+    int b_length = l->b_length < SHOWN_BYTES ? l->b_length : SHOWN_BYTES;
+    return msdu__fail(MSDU_ERR_MISMATCH,
+                      "ranks 0 and %d disagree: rank 0 has '%.*s', rank %d '%.*s'", other, a_length,
+                      l->a, other, b_length, l->b);
+}
+
+bool msdu__agree_first_difference(msdu__lines *l)
+{
+    for (;;) {
+        l->a_length = line_length(l->a, l->a_end);
+        l->b_length = line_length(l->b, l->b_end);
+        if (l->a_length != l->b_length || memcmp(l->a, l->b, (size_t)l->a_length) != 0) {
+            return true;
+        }
+        if (l->a == l->a_end && l->b == l->b_end) {
+            return false;
+        }
+        l->a += l->a_length + (l->a + l->a_length < l->a_end ? 1 : 0);
+        l->b += l->b_length + (l->b + l->b_length < l->b_end ? 1 : 0);
+    }
+}
+
+/* What a rank says of itself. */
+typedef struct said {
+    uint64_t hash; /* of its text */
+    uint64_t bytes;
+} said;
+
+/* Texts differ: gather them all and name the first difference. Every rank comes here. */
+static msdu_status find_difference(msdu__pipeline *p, const char *own, const said *facts)
+{
+    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    uint64_t total = 0;
+    int32_t other = 0;
+    for (int32_t i = 0; i < p->ranks; i++) {
+        total += facts[i].bytes;
+        other = other == 0 && facts[i].hash != facts[0].hash ? i : other;
+    }
+    char *texts = malloc(total + 1);
+    msdu_status status = MSDU_OK;
+    if (shares == NULL || texts == NULL) {
+        status = no_memory(p);
+        goto err_free;
+    }
+    for (int32_t i = 0; i < p->ranks; i++) {
+        shares[i] = facts[i].bytes;
+    }
+    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = texts, .shares = shares};
+    status = msdu__agree_run(p, &op, 0);
+    if (status == MSDU_OK) {
+        msdu__lines lines = {.a = texts, .a_end = texts + shares[0], .b = texts};
+        for (int32_t i = 0; i < other; i++) {
+            lines.b += shares[i];
+        }
+        lines.b_end = lines.b + shares[other];
+        (void)msdu__agree_first_difference(&lines);
+        status = fail_difference(other, &lines);
+    }
+
+err_free:
+    free(texts);
+    free(shares);
+    return status;
+}
+
+/* All ranks' facts, `bytes` of each, in rank order. */
+static msdu_status gather(msdu__pipeline *p, const void *own, void *all, uint64_t bytes)
+{
+    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    if (shares == NULL) {
+        return no_memory(p);
+    }
+    for (int32_t i = 0; i < p->ranks; i++) {
+        shares[i] = bytes;
+    }
+    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = all, .shares = shares};
+    msdu_status status = msdu__agree_run(p, &op, 0);
+    free(shares);
+    return status;
+}
+
+static msdu_status compare(msdu__pipeline *p, const char *text)
+{
+    said own = {.bytes = strlen(text)};
+    said *facts = calloc((size_t)p->ranks, sizeof(*facts));
+    if (facts == NULL) {
+        return no_memory(p);
+    }
+    own.hash = hash_bytes(text, own.bytes);
+    msdu_status status = gather(p, &own, facts, sizeof(own));
+    for (int32_t i = 1; status == MSDU_OK && i < p->ranks; i++) {
+        if (facts[i].hash != facts[0].hash || facts[i].bytes != facts[0].bytes) {
+            status = find_difference(p, text, facts);
+        }
+    }
+    free(facts);
+    return status;
+}
+
+static msdu_status count_cores(msdu__pipeline *p)
+{
+    msdu__place_name own = msdu__cores_name();
+    msdu__place_name *names = calloc((size_t)p->ranks, sizeof(*names));
+    if (names == NULL) {
+        return no_memory(p);
+    }
+    msdu_status status = gather(p, &own, names, sizeof(own));
+    if (status == MSDU_OK) {
+        msdu__cores_count(p, names);
+    }
+    free(names);
+    return status;
+}
+
+static msdu_status broadcast(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        if (t->parameter == NULL) {
+            continue;
+        }
+        msdu_op op = {
+            .kind = MSDU_OP_BROADCAST,
+            .place = msdu__place(p),
+            .count = t->count * msdu__dtype_bytes(t->dtype),
+            .recv = t->parameter,
+        };
+        msdu_status status = msdu__agree_run(p, &op, 0);
+        if (status != MSDU_OK) {
+            return status;
+        }
+    }
+    return MSDU_OK;
+}
+
+msdu_status msdu__agree(msdu__pipeline *p)
+{
+    char *text = msdu__agree_describe(p, true);
+    if (text == NULL) {
+        return no_memory(p);
+    }
+    msdu_status status = compare(p, text);
+    free(text);
+    status = status == MSDU_OK ? msdu__pipeline_status(p) : status; /* a device's copies */
+    status = status == MSDU_OK ? count_cores(p) : status;
+    return status == MSDU_OK && p->settings.broadcast ? broadcast(p) : status;
+}

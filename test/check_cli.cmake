@@ -143,8 +143,9 @@ endif()
 # run: a setting that cannot hold is an error before the program starts, an unknown one a warning.
 # refuse(words NAME=VALUE...): the words are in the one line of errors.
 function(refuse words)
+    # echo is built without the address sanitizer, what is preloaded may be built with it
     execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=RANK ${ARGN}
-        ${COMMAND} run -- echo started
+        ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 ${COMMAND} run -- echo started
         OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE status)
     if(NOT status EQUAL 2 OR NOT out STREQUAL "" OR NOT err MATCHES "^msdu run: [^\n]*\n$")
         message(FATAL_ERROR "msdu run with ${ARGN}: status ${status}\n${out}${err}")
@@ -177,8 +178,9 @@ file(REMOVE ${ini})
 
 # let(warning NAME=VALUE...): the program runs; a warning that may be empty.
 function(let warning)
+    # echo is built without the address sanitizer, what is preloaded may be built with it
     execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=RANK ${ARGN}
-        ${COMMAND} run -- echo started
+        ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 ${COMMAND} run -- echo started
         OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE status)
     if(NOT status EQUAL 0 OR NOT out STREQUAL "started\n" OR NOT err STREQUAL "${warning}")
         message(FATAL_ERROR "msdu run with ${ARGN}: status ${status}\n${out}${err}")

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/pipeline.h"
+#include "caller/caller.h"
 #include "fake.h"
 #include "suite.h"
 
@@ -110,9 +110,9 @@ static char *save(bool is_cut, void (*spoil)(msdu__pipeline *p), size_t *bytes_o
         spoil(r.p); /* the communication thread has nothing to do yet */
     }
     if (is_cut) {
-        r.p->tuning_next = (msdu__tuning){32768, 4, 1};
-        ck_assert(!msdu__tuning_is_equal(r.p->tuning, r.p->tuning_next));
-        ck_assert_int_eq(msdu__schedule_carry(r.p, MSDU__COMMAND_RECUT), MSDU_OK);
+        const msdu__tuning other = {32768, 4, 1};
+        ck_assert(!msdu__tuning_is_equal(r.p->tuning, other));
+        ck_assert_int_eq(msdu__reslice_to(r.p, other), MSDU_OK);
     }
     ck_assert_int_eq(msdu_state_get(r.ctx, NULL, 0, bytes_out), MSDU_OK);
     char *state = malloc(*bytes_out);

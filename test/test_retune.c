@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/pipeline.h"
+#include "caller/caller.h"
 #include "ranks.h"
 #include "reference.h"
 #include "state_kit.h"
@@ -29,15 +29,15 @@ static const msdu__tuning tunings[] = {
     {32 * KIB, 4, 2}, {64 * KIB, 8, 1}, {64 * KIB, 5, 2}, {32 * KIB, 4, 1}};
 #define TUNINGS (sizeof(tunings) / sizeof(tunings[0]))
 
-/* As msdu__retune_due() does it, between two steps. */
+/* As msdu__reslice_due() does it, between two steps. */
 static void cut(ranks_self *self, msdu__tuning tuning)
 {
     msdu__pipeline *p = (msdu__pipeline *)self->ctx;
     if (!p->may_cut || !p->is_gradient) {
         return;
     }
-    p->tuning_next = tuning; /* what the tuner chooses itself comes between */
-    msdu_status status = msdu__schedule_carry(p, MSDU__COMMAND_RECUT);
+    /* what the tuner chooses itself comes between */
+    msdu_status status = msdu__reslice_to(p, tuning);
     self->status = self->status == MSDU_OK ? status : self->status;
 }
 
@@ -302,7 +302,7 @@ START_TEST(narrow_rounds_go_by_the_bytes_that_they_send)
     for (size_t i = 0; i < sizeof(rounds) / sizeof(rounds[0]); i++) {
         for (int again = 0; again < 12; again++) { /* nothing is measured */
             stats.wire = rounds[i].wire;
-            msdu__retune_hear(&p, &f, &stats);
+            msdu__tune_hear(&p, &f, &stats);
             ck_assert_uint_eq(f.tunings[0].slice_bytes, rounds[i].slice_bytes);
             ck_assert_uint_eq(f.tunings[0].window, 4);
         }

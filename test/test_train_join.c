@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/pipeline.h"
+#include "caller/caller.h"
 #include "fake.h"
 #include "ranks.h"
 #include "ranks_place.h"
@@ -104,7 +104,7 @@ static float anchors[RANKS][1000];
 
 static void note_anchor(ranks_self *self)
 {
-    self->status = msdu__schedule_drain(&self->ctx->pipeline); /* what is late is applied */
+    self->status = msdu__handoff_drain(&self->ctx->pipeline); /* what is late is applied */
     memcpy(anchors[self->rank], self->ctx->pipeline.runs[0].anchor, sizeof(anchors[0]));
 }
 

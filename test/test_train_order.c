@@ -3,7 +3,7 @@
 #include <check.h>
 #include <time.h>
 
-#include "core/pipeline.h"
+#include "caller/caller.h"
 #include "fake.h"
 #include "ranks.h"
 #include "suite.h"
@@ -45,7 +45,7 @@ static void note_operations(ranks_self *self)
 {
     msdu__pipeline *p = (msdu__pipeline *)self->ctx;
     op_log *all = self->job->user;
-    msdu_status status = msdu__schedule_drain(p);
+    msdu_status status = msdu__handoff_drain(p);
     self->status = self->status == MSDU_OK ? status : self->status;
     all->hash[self->rank] = fake_recorder_hash(p->comm);
     all->count[self->rank] = fake_recorder_count(p->comm);

@@ -2,6 +2,7 @@
 /* Public functions of a running context: check arguments, call the pipeline. */
 #include <math.h>
 
+#include "checkpoint/state.h"
 #include "guard.h"
 
 /* --- a step --- */
@@ -22,7 +23,7 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
                           p->rank, id, (int)what);
     }
-    return msdu__schedule_ready(p, id, what);
+    return msdu__handoff_ready(p, id, what);
 }
 
 static msdu_status wait_alone(msdu__pipeline *p, uint32_t id, bool is_now)
@@ -37,7 +38,7 @@ static msdu_status wait_alone(msdu__pipeline *p, uint32_t id, bool is_now)
                           "waited for alone",
                           p->rank, id);
     }
-    return msdu__schedule_wait_alone(p, id, is_now);
+    return msdu__handoff_wait_alone(p, id, is_now);
 }
 
 static msdu_status check_wait(msdu__pipeline *p, uint32_t id, msdu_what what)
@@ -77,7 +78,7 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
     if (status != MSDU_OK) {
         return status;
     }
-    status = msdu__schedule_wait(p, id, (uint32_t)what);
+    status = msdu__handoff_wait(p, id, (uint32_t)what);
     msdu_status settled = is_given(status) ? msdu__pass_settle(p) : MSDU_OK;
     return settled == MSDU_OK ? status : settled;
 }
@@ -126,7 +127,7 @@ msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void
         status = check_device(p);
     }
     if (status == MSDU_OK) {
-        status = is_alone ? wait_alone(p, id, false) : msdu__schedule_wait(p, id, (uint32_t)what);
+        status = is_alone ? wait_alone(p, id, false) : msdu__handoff_wait(p, id, (uint32_t)what);
     }
     msdu_status led = is_given(status) ? p->device->before(p->comm, stream, 0) : MSDU_OK;
     return led == MSDU_OK ? status : led;
@@ -139,7 +140,7 @@ msdu_status msdu_step(msdu_ctx *ctx)
         return guarded;
     }
     msdu_status status = msdu__guard_running(&ctx->pipeline);
-    return status == MSDU_OK ? msdu__schedule_step(&ctx->pipeline) : status;
+    return status == MSDU_OK ? msdu__step_end(&ctx->pipeline) : status;
 }
 
 msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
@@ -178,7 +179,7 @@ msdu_status msdu_set_weight(msdu_ctx *ctx, double weight)
     }
     p->weight = weight;
     if (p->is_started) {
-        msdu__schedule_weigh(p);
+        msdu__step_weigh(p);
     }
     return MSDU_OK;
 }
@@ -222,7 +223,7 @@ msdu_status msdu_meet(msdu_ctx *ctx)
                           "rank %d: only in domain accumulated may a meeting be asked for",
                           p->rank);
     }
-    msdu__schedule_meet(p);
+    msdu__step_meet(p);
     return MSDU_OK;
 }
 
@@ -276,7 +277,7 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
     }
     if (atomic_load(&p->status) == MSDU_OK && !p->is_finished) {
         /* a failure meanwhile is the very thing that one goes back after */
-        (void)msdu__schedule_wait(p, MSDU_ALL_TENSORS, MSDU_PARAMETER);
+        (void)msdu__handoff_wait(p, MSDU_ALL_TENSORS, MSDU_PARAMETER);
     }
     msdu__await_stillness(p);
     msdu__domain_rollback(p);

@@ -3,7 +3,7 @@
 #ifndef MSDU_GUARD_H
 #define MSDU_GUARD_H
 
-#include "core/pipeline.h"
+#include "caller/caller.h"
 
 /* Number of forks that led to this process; a context remembers that of its own. */
 msdu_status msdu__guard_process(uint32_t *forks_out);

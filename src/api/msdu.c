@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "backend/registry.h"
-#include "core/start.h"
+#include "checkpoint/state.h"
 #include "guard.h"
 
 /* --- create --- */
@@ -168,7 +168,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
     }
     p->is_started = true; /* even if it fails: there is no second try on half a group */
     msdu_status (*const steps[])(msdu__pipeline *) = {join_and_build, msdu__agree,
-                                                      msdu__retune_probe, open_files};
+                                                      msdu__reslice_probe, open_files};
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         msdu_status status = steps[i](p);
         if (status != MSDU_OK) {
@@ -194,7 +194,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
                    p->tensor_count, p->slicing.slice_count, (unsigned long long)p->element_count);
     msdu_status status = msdu__worker_start(&p->worker);
     if (status == MSDU_OK) {
-        msdu__schedule_start(p);
+        msdu__step_start(p);
     } else {
         msdu__pipeline_fail(p, status, msdu_last_error());
     }
@@ -297,14 +297,14 @@ void msdu_destroy(msdu_ctx *ctx)
             p->backend->abort(p->comm, MSDU_ERR_PEER_LOST,
                               "it destroyed its context before msdu_finish()");
         }
-        msdu__start_release(p);
+        msdu__memory_release(p);
         p->backend->close(p->comm);
     }
     if (atomic_load(&p->start_ns) != 0) {
         log_summary(p);
     }
     (void)msdu__trace_close(p->trace);
-    msdu__start_free(p);
+    msdu__memory_free(p);
     msdu__tensors_free(p);
     free_shared(p);
     free_context(ctx);

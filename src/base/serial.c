@@ -26,13 +26,13 @@ static void copy(void *out, const void *in, uint64_t count, uint32_t width)
     }
 }
 
-static void fail(msdu__codec *c, const char *name)
+static void fail(msdu__serial *c, const char *name)
 {
     c->bad = c->bad == NULL ? name : c->bad;
 }
 
-void msdu__codec_array(msdu__codec *c, const char *name, void *array, uint64_t count,
-                       uint32_t width)
+void msdu__serial_array(msdu__serial *c, const char *name, void *array, uint64_t count,
+                        uint32_t width)
 {
     if (c->bad != NULL || count == 0) {
         return;
@@ -51,20 +51,20 @@ void msdu__codec_array(msdu__codec *c, const char *name, void *array, uint64_t c
     c->at += count * width;
 }
 
-void msdu__codec_values(msdu__codec *c, const char *name, void *values, uint64_t count,
-                        uint32_t width)
+void msdu__serial_values(msdu__serial *c, const char *name, void *values, uint64_t count,
+                         uint32_t width)
 {
     bool is_dry = c->is_dry;
     c->is_dry = false;
-    msdu__codec_array(c, name, values, count, width);
+    msdu__serial_array(c, name, values, count, width);
     c->is_dry = is_dry;
 }
 
-void msdu__codec_whole(msdu__codec *c, const char *name, uint64_t *value, uint64_t least,
-                       uint64_t most)
+void msdu__serial_whole(msdu__serial *c, const char *name, uint64_t *value, uint64_t least,
+                        uint64_t most)
 {
     uint64_t read = *value;
-    msdu__codec_values(c, name, &read, 1, sizeof(read));
+    msdu__serial_values(c, name, &read, 1, sizeof(read));
     if (c->in != NULL && c->bad == NULL && (read < least || read > most)) {
         fail(c, name);
     }
@@ -73,22 +73,22 @@ void msdu__codec_whole(msdu__codec *c, const char *name, uint64_t *value, uint64
     }
 }
 
-void msdu__codec_flag(msdu__codec *c, const char *name, bool *value)
+void msdu__serial_flag(msdu__serial *c, const char *name, bool *value)
 {
     uint64_t number = *value ? 1 : 0;
-    msdu__codec_whole(c, name, &number, 0, 1);
+    msdu__serial_whole(c, name, &number, 0, 1);
     *value = number != 0;
 }
 
-void msdu__codec_real(msdu__codec *c, const char *name, double *value)
+void msdu__serial_real(msdu__serial *c, const char *name, double *value)
 {
-    msdu__codec_values(c, name, value, 1, sizeof(*value));
+    msdu__serial_values(c, name, value, 1, sizeof(*value));
 }
 
-void msdu__codec_measure(msdu__codec *c, const char *name, double *value)
+void msdu__serial_measure(msdu__serial *c, const char *name, double *value)
 {
     double read = *value;
-    msdu__codec_real(c, name, &read);
+    msdu__serial_real(c, name, &read);
     if (c->in != NULL && c->bad == NULL && !(read >= 0 && read <= 1e18)) {
         fail(c, name);
     }
@@ -97,7 +97,7 @@ void msdu__codec_measure(msdu__codec *c, const char *name, double *value)
     }
 }
 
-uint64_t msdu__codec_hash(const void *data, uint64_t bytes)
+uint64_t msdu__serial_hash(const void *data, uint64_t bytes)
 {
     const unsigned char *at = data;
     uint64_t hash = 0xcbf29ce484222325ULL ^ bytes;

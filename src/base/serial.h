@@ -4,37 +4,37 @@
  * that lists what is in a state writes it, measures it, checks it and reads it. Pure: no I/O,
  * locks, clock, allocation, globals.
  */
-#ifndef MSDU_CODEC_H
-#define MSDU_CODEC_H
+#ifndef MSDU_SERIAL_H
+#define MSDU_SERIAL_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct msdu__codec {
+typedef struct msdu__serial {
     unsigned char *out;      /* writing; NULL: only measure */
     const unsigned char *in; /* reading; NULL: writing */
     uint64_t bytes;          /* of out or in */
     uint64_t at;
     bool is_dry;     /* reading: values are read and checked, arrays are passed over */
     const char *bad; /* reading: name of the first value that cannot be; NULL: none so far */
-} msdu__codec;
+} msdu__serial;
 
 /* A whole number; reading one that is not least .. most is an error and leaves *value. */
-void msdu__codec_whole(msdu__codec *c, const char *name, uint64_t *value, uint64_t least,
-                       uint64_t most);
-void msdu__codec_flag(msdu__codec *c, const char *name, bool *value);
-void msdu__codec_real(msdu__codec *c, const char *name, double *value);
+void msdu__serial_whole(msdu__serial *c, const char *name, uint64_t *value, uint64_t least,
+                        uint64_t most);
+void msdu__serial_flag(msdu__serial *c, const char *name, bool *value);
+void msdu__serial_real(msdu__serial *c, const char *name, double *value);
 /* A measure such as a time: reading one that is not 0 .. 1e18 is an error and leaves *value. */
-void msdu__codec_measure(msdu__codec *c, const char *name, double *value);
+void msdu__serial_measure(msdu__serial *c, const char *name, double *value);
 /* A few elements, read in a dry pass too; width as below. */
-void msdu__codec_values(msdu__codec *c, const char *name, void *values, uint64_t count,
-                        uint32_t width);
+void msdu__serial_values(msdu__serial *c, const char *name, void *values, uint64_t count,
+                         uint32_t width);
 /* count elements of width bytes: 1, 4 or 8. */
-void msdu__codec_array(msdu__codec *c, const char *name, void *array, uint64_t count,
-                       uint32_t width);
+void msdu__serial_array(msdu__serial *c, const char *name, void *array, uint64_t count,
+                        uint32_t width);
 
 /* Checksum; every change of a single aligned word shows. */
-uint64_t msdu__codec_hash(const void *data, uint64_t bytes);
+uint64_t msdu__serial_hash(const void *data, uint64_t bytes);
 
 #endif

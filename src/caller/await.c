@@ -4,7 +4,7 @@
  * now and then the owner looks by itself, so a lost wake-up costs no more than that, and a context
  * in which nothing moves any more fails instead of hanging.
  */
-#include "core/pipeline.h"
+#include "caller.h"
 
 #include <errno.h>
 

@@ -4,7 +4,7 @@
  * feedback still held back, so that every rank has the same bits. Runs on the owner, while the
  * communication thread has nothing to do.
  */
-#include "core/start.h"
+#include "caller.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -145,7 +145,7 @@ static msdu_status compare_ranks(msdu__pipeline *p, meeting *out)
                   .recv = facts,
                   .shares = shares,
                   .flags = MSDU_OP_MEETING};
-    status = msdu__agree_run(p, &op, 0);
+    status = msdu__blocking_run(p, &op, 0);
     *out = (meeting){.differs_in_model = false};
     for (int32_t i = 0; status == MSDU_OK && i < p->ranks; i++) {
         out->differs_in_model |= facts[i].model != facts[0].model || facts[i].held != 0;
@@ -176,7 +176,7 @@ static msdu_status reserve(msdu__pipeline *p)
         return MSDU_OK;
     }
     /* zero anchors: the pseudo-gradient is then minus the parameter itself */
-    char *anchor = msdu__start_slice_block(p, p->slicing.arena_bytes);
+    char *anchor = msdu__memory_slices(p, p->slicing.arena_bytes);
     if (anchor == NULL) {
         return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the final average", p->rank);
     }
@@ -196,7 +196,7 @@ static msdu_status reduce_slice(msdu__pipeline *p, const meeting *m, uint32_t sl
                   .dtype = dtype,
                   .count = cut->count,
                   .recv = p->runs[slice].buf};
-    msdu_status status = msdu__agree_run(p, &op, 0);
+    msdu_status status = msdu__blocking_run(p, &op, 0);
     if (status == MSDU_OK) {
         msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
                                     .dtype = dtype,
@@ -313,7 +313,7 @@ static msdu_status copy_from(msdu__pipeline *p, int32_t first)
                       .send = t->parameter,
                       .recv = t->parameter,
                       .shares = shares};
-        status = msdu__agree_run(p, &op, 0);
+        status = msdu__blocking_run(p, &op, 0);
         p->summary.bytes_sent += p->rank == first ? shares[first] * (uint64_t)(p->ranks - 1) : 0;
     }
     free(shares);
@@ -339,7 +339,7 @@ static msdu_status catch_up(msdu__pipeline *p)
 static msdu_status run_drained(msdu__pipeline *p, msdu_status (*work)(msdu__pipeline *p))
 {
     uint64_t blocked = atomic_load(&p->blocked_ns);
-    msdu_status status = msdu__schedule_drain(p);
+    msdu_status status = msdu__handoff_drain(p);
     if (status != MSDU_OK) {
         return status;
     }

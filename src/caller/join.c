@@ -6,7 +6,7 @@
  * All ranks stop after the same step: whoever is in here waits, after a step in which ranks met,
  * for the messages of that meeting, and all of them say the same on all ranks.
  */
-#include "core/pipeline.h"
+#include "caller.h"
 
 /* The present step with nothing in it; *are_all_out to true if no rank had input for it. */
 static msdu_status take_empty_step(msdu__pipeline *p, bool *are_all_out)
@@ -18,11 +18,11 @@ static msdu_status take_empty_step(msdu__pipeline *p, bool *are_all_out)
         armed[i] = p->fragments[i].armed;
         parity[i] = (uint32_t)(armed[i] - 1) & 1;
     }
-    msdu_status status = msdu__schedule_step(p);
+    msdu_status status = msdu__step_end(p);
     for (uint32_t i = 0; i < p->fragment_count && status == MSDU_OK; i++) {
         const msdu__fragment *f = &p->fragments[i];
         if ((met >> i & 1U) != 0) {
-            *are_all_out = msdu__schedule_hear(p, f, armed[i]) && f->are_all_absent[parity[i]];
+            *are_all_out = msdu__handoff_hear(p, f, armed[i]) && f->are_all_absent[parity[i]];
             status = msdu__pipeline_status(p);
         }
     }
@@ -32,7 +32,7 @@ static msdu_status take_empty_step(msdu__pipeline *p, bool *are_all_out)
 static void set_absent(msdu__pipeline *p, bool is_absent)
 {
     p->is_absent = is_absent;
-    msdu__schedule_weigh(p);
+    msdu__step_weigh(p);
 }
 
 msdu_status msdu__join_run(msdu__pipeline *p)

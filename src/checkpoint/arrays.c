@@ -25,12 +25,12 @@ static uint32_t slices_in(const msdu__pipeline *p, const msdu__image *image, uin
 }
 
 /* Read into the place for a plan on its way, of which there is none now. */
-static void code_plan(msdu__pipeline *p, msdu__codec *c, const msdu__image *image, uint32_t index)
+static void code_plan(msdu__pipeline *p, msdu__serial *c, const msdu__image *image, uint32_t index)
 {
     msdu__fragment *f = &p->fragments[index];
     uint32_t count = slices_in(p, image, index);
     uint32_t *order = c->in != NULL ? f->plan_next : f->plan;
-    msdu__codec_values(c, "plan", order, count, sizeof(*order));
+    msdu__serial_values(c, "plan", order, count, sizeof(*order));
     if (c->in == NULL || c->bad != NULL) {
         return;
     }
@@ -43,26 +43,26 @@ static void code_plan(msdu__pipeline *p, msdu__codec *c, const msdu__image *imag
 }
 
 /* A round whose mean waits is judged when it is applied, by what all ranks said about it. */
-static void code_messages(const msdu__pipeline *p, msdu__codec *c, const msdu__fragment *f)
+static void code_messages(const msdu__pipeline *p, msdu__serial *c, const msdu__fragment *f)
 {
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         msdu__control *said = &f->control[rank];
-        msdu__codec_array(c, "message", said, offsetof(msdu__control, sketch) / sizeof(double),
-                          sizeof(double));
-        msdu__codec_array(c, "sketch", said->sketch, MSDU__SKETCH, sizeof(*said->sketch));
+        msdu__serial_array(c, "message", said, offsetof(msdu__control, sketch) / sizeof(double),
+                           sizeof(double));
+        msdu__serial_array(c, "sketch", said->sketch, MSDU__SKETCH, sizeof(*said->sketch));
     }
 }
 
 /* --- slices --- */
 
 /* Memory of a slice: read and written by way of a copy where it is a device's. */
-static void code_memory(msdu__pipeline *p, msdu__codec *c, const char *name, void *array,
+static void code_memory(msdu__pipeline *p, msdu__serial *c, const char *name, void *array,
                         uint64_t count, uint32_t width)
 {
     bool is_moved = p->device != NULL && c->bad == NULL && count > 0 &&
                     (c->out != NULL || (c->in != NULL && !c->is_dry));
     if (!is_moved) {
-        msdu__codec_array(c, name, array, count, width);
+        msdu__serial_array(c, name, array, count, width);
         return;
     }
     void *copy = malloc(count * width);
@@ -71,7 +71,7 @@ static void code_memory(msdu__pipeline *p, msdu__codec *c, const char *name, voi
         status = msdu__pass_copy(p, copy, array, count * width);
     }
     if (status == MSDU_OK) {
-        msdu__codec_array(c, name, copy, count, width);
+        msdu__serial_array(c, name, copy, count, width);
     }
     if (status == MSDU_OK && c->bad == NULL && c->in != NULL) {
         status = msdu__pass_copy(p, array, copy, count * width);
@@ -83,12 +83,12 @@ static void code_memory(msdu__pipeline *p, msdu__codec *c, const char *name, voi
     }
 }
 
-static void code_residual(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
+static void code_residual(msdu__pipeline *p, msdu__serial *c, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
     double scale = run->scale;
     bool has_residual = run->has_residual;
-    msdu__codec_flag(c, "error feedback", &has_residual);
+    msdu__serial_flag(c, "error feedback", &has_residual);
     if (!has_residual) {
         return;
     }
@@ -96,7 +96,7 @@ static void code_residual(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
         c->bad = c->bad == NULL ? "error feedback" : c->bad;
         return;
     }
-    msdu__codec_measure(c, "error feedback", &scale);
+    msdu__serial_measure(c, "error feedback", &scale);
     code_memory(p, c, "error feedback", run->residual, p->slicing.slices[slice].count,
                 sizeof(*run->residual));
     code_memory(p, c, "error feedback", run->owner_residual, run->share_count[p->rank],
@@ -108,7 +108,7 @@ static void code_residual(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
 }
 
 /* Of working type; NULL: there is none in this context, whatever the state's. */
-static void code_working(msdu__pipeline *p, msdu__codec *c, const char *name, void *array,
+static void code_working(msdu__pipeline *p, msdu__serial *c, const char *name, void *array,
                          uint32_t slice)
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
@@ -127,30 +127,30 @@ static void give_pending(const msdu__pipeline *p, msdu__run *run)
     run->times.issued_ns = run->times.ready_ns = now - spent;
 }
 
-static void code_pending(msdu__pipeline *p, msdu__codec *c, uint32_t slice)
+static void code_pending(msdu__pipeline *p, msdu__serial *c, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
     code_working(p, c, "mean", run->buf, slice);
     code_working(p, c, "snapshot", run->snapshot, slice);
-    msdu__codec_array(c, "norm", &run->found->mean.update_sq, 1, sizeof(double));
+    msdu__serial_array(c, "norm", &run->found->mean.update_sq, 1, sizeof(double));
     if (c->in != NULL && !c->is_dry) {
         give_pending(p, run);
     }
 }
 
-static void code_times(msdu__codec *c, msdu__run *run)
+static void code_times(msdu__serial *c, msdu__run *run)
 {
     double link_ns = run->link_ns;
     double wait_ns = run->wait_ns;
-    msdu__codec_measure(c, "link time", &link_ns);
-    msdu__codec_measure(c, "ready time", &wait_ns);
+    msdu__serial_measure(c, "link time", &link_ns);
+    msdu__serial_measure(c, "ready time", &wait_ns);
     if (c->in != NULL && !c->is_dry) {
         run->link_ns = link_ns;
         run->wait_ns = wait_ns;
     }
 }
 
-static void code_slice(msdu__pipeline *p, msdu__codec *c, const msdu__image *image, uint32_t slice)
+static void code_slice(msdu__pipeline *p, msdu__serial *c, const msdu__image *image, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
     code_times(c, run);
@@ -167,7 +167,7 @@ static void code_slice(msdu__pipeline *p, msdu__codec *c, const msdu__image *ima
     }
 }
 
-void msdu__arrays_code(msdu__pipeline *p, msdu__codec *c, const msdu__image *image)
+void msdu__arrays_code(msdu__pipeline *p, msdu__serial *c, const msdu__image *image)
 {
     for (uint32_t i = 0; i < p->fragment_count; i++) {
         code_plan(p, c, image, i);

@@ -61,8 +61,8 @@ static uint64_t name_run(const msdu__pipeline *p)
     uint64_t name[3] = {p->run_name, p->step, 0};
     for (uint32_t i = 0; i < p->fragment_count; i++) {
         const msdu__fragment *f = &p->fragments[i];
-        name[2] = msdu__codec_hash(f->control, (uint64_t)p->ranks * sizeof(*f->control));
-        name[0] = msdu__codec_hash(name, sizeof(name));
+        name[2] = msdu__serial_hash(f->control, (uint64_t)p->ranks * sizeof(*f->control));
+        name[0] = msdu__serial_hash(name, sizeof(name));
     }
     return name[0];
 }
@@ -215,15 +215,15 @@ void msdu__image_give(msdu__pipeline *p, const msdu__image *image)
 
 /* --- code --- */
 
-static void code_decision(msdu__codec *c, msdu__decision *decision)
+static void code_decision(msdu__serial *c, msdu__decision *decision)
 {
     uint64_t interval = decision->interval;
     uint64_t delay = decision->delay_steps;
     uint64_t wire = (uint64_t)decision->wire;
-    msdu__codec_whole(c, "decision's interval", &interval, 0, UINT32_MAX);
-    msdu__codec_whole(c, "decision's delay", &delay, 0, UINT32_MAX);
-    msdu__codec_whole(c, "decision's wire", &wire, 0, MSDU__WIRE_COUNT - 1);
-    msdu__codec_values(c, "decision's reason", decision->reason, sizeof(decision->reason), 1);
+    msdu__serial_whole(c, "decision's interval", &interval, 0, UINT32_MAX);
+    msdu__serial_whole(c, "decision's delay", &delay, 0, UINT32_MAX);
+    msdu__serial_whole(c, "decision's wire", &wire, 0, MSDU__WIRE_COUNT - 1);
+    msdu__serial_values(c, "decision's reason", decision->reason, sizeof(decision->reason), 1);
     if (c->in != NULL) {
         decision->interval = (uint32_t)interval;
         decision->delay_steps = (uint32_t)delay;
@@ -232,72 +232,72 @@ static void code_decision(msdu__codec *c, msdu__decision *decision)
     }
 }
 
-static void code_fragment(msdu__codec *c, msdu__image_fragment *f)
+static void code_fragment(msdu__serial *c, msdu__image_fragment *f)
 {
-    msdu__codec_whole(c, "meeting", &f->sync_step, 0, STEPS_MAX);
-    msdu__codec_whole(c, "step of applying", &f->apply_step, 0, STEPS_MAX);
-    msdu__codec_whole(c, "number of rounds", &f->armed, 0, STEPS_MAX);
-    msdu__codec_whole(c, "first step", &f->from_step, 0, STEPS_MAX);
-    msdu__codec_whole(c, "interval", &f->interval, 1, UINT32_MAX);
-    msdu__codec_whole(c, "delay", &f->delay_steps, 0, UINT32_MAX);
-    msdu__codec_whole(c, "wire", &f->wire, 0, MSDU__WIRE_COUNT - 1);
-    msdu__codec_whole(c, "time waited", &f->blocked_ns, 0, UINT64_MAX);
-    msdu__codec_flag(c, "wish for a plan", &f->wants_plan);
-    msdu__codec_flag(c, "waiting mean", &f->is_pending);
+    msdu__serial_whole(c, "meeting", &f->sync_step, 0, STEPS_MAX);
+    msdu__serial_whole(c, "step of applying", &f->apply_step, 0, STEPS_MAX);
+    msdu__serial_whole(c, "number of rounds", &f->armed, 0, STEPS_MAX);
+    msdu__serial_whole(c, "first step", &f->from_step, 0, STEPS_MAX);
+    msdu__serial_whole(c, "interval", &f->interval, 1, UINT32_MAX);
+    msdu__serial_whole(c, "delay", &f->delay_steps, 0, UINT32_MAX);
+    msdu__serial_whole(c, "wire", &f->wire, 0, MSDU__WIRE_COUNT - 1);
+    msdu__serial_whole(c, "time waited", &f->blocked_ns, 0, UINT64_MAX);
+    msdu__serial_flag(c, "wish for a plan", &f->wants_plan);
+    msdu__serial_flag(c, "waiting mean", &f->is_pending);
     code_decision(c, &f->decisions[0]);
     code_decision(c, &f->decisions[1]);
     if (f->is_pending) {
-        msdu__codec_whole(c, "round's step", &f->round_step, 0, STEPS_MAX);
-        msdu__codec_whole(c, "round's interval", &f->round_interval, 1, UINT32_MAX);
-        msdu__codec_whole(c, "round's delay", &f->round_delay, 1, UINT32_MAX);
-        msdu__codec_whole(c, "round's wire", &f->round_wire, 0, MSDU__WIRE_COUNT - 1);
-        msdu__codec_whole(c, "round's bytes", &f->bytes, 0, UINT64_MAX);
-        msdu__codec_measure(c, "round's scale", &f->scale);
-        msdu__codec_flag(c, "round's weight", &f->is_void);
+        msdu__serial_whole(c, "round's step", &f->round_step, 0, STEPS_MAX);
+        msdu__serial_whole(c, "round's interval", &f->round_interval, 1, UINT32_MAX);
+        msdu__serial_whole(c, "round's delay", &f->round_delay, 1, UINT32_MAX);
+        msdu__serial_whole(c, "round's wire", &f->round_wire, 0, MSDU__WIRE_COUNT - 1);
+        msdu__serial_whole(c, "round's bytes", &f->bytes, 0, UINT64_MAX);
+        msdu__serial_measure(c, "round's scale", &f->scale);
+        msdu__serial_flag(c, "round's weight", &f->is_void);
     }
 }
 
-static void code_measured(msdu__codec *c, msdu__image *image)
+static void code_measured(msdu__serial *c, msdu__image *image)
 {
-    msdu__codec_measure(c, "lr", &image->lr);
-    msdu__codec_real(c, "loss", &image->loss);
-    msdu__codec_measure(c, "weight", &image->weight);
-    msdu__codec_measure(c, "step time", &image->step_ns);
-    msdu__codec_measure(c, "link time", &image->link_ns);
-    msdu__codec_measure(c, "link time", &image->last_link_ns);
-    msdu__codec_measure(c, "latency", &image->latency_ns);
-    msdu__codec_measure(c, "norm", &image->norm_average);
-    msdu__codec_real(c, "drift", &image->drift);
-    msdu__codec_real(c, "divergence", &image->divergence);
-    msdu__codec_whole(c, "time waited", &image->blocked_ns, 0, UINT64_MAX);
-    msdu__codec_whole(c, "time elapsed", &image->elapsed_ns, 0, UINT64_MAX);
-    msdu__codec_whole(c, "rounds", &image->rounds, 0, UINT64_MAX);
-    msdu__codec_whole(c, "bytes sent", &image->bytes_sent, 0, UINT64_MAX);
-    msdu__codec_whole(c, "plan renewals", &image->plan_renewals, 0, UINT64_MAX);
+    msdu__serial_measure(c, "lr", &image->lr);
+    msdu__serial_real(c, "loss", &image->loss);
+    msdu__serial_measure(c, "weight", &image->weight);
+    msdu__serial_measure(c, "step time", &image->step_ns);
+    msdu__serial_measure(c, "link time", &image->link_ns);
+    msdu__serial_measure(c, "link time", &image->last_link_ns);
+    msdu__serial_measure(c, "latency", &image->latency_ns);
+    msdu__serial_measure(c, "norm", &image->norm_average);
+    msdu__serial_real(c, "drift", &image->drift);
+    msdu__serial_real(c, "divergence", &image->divergence);
+    msdu__serial_whole(c, "time waited", &image->blocked_ns, 0, UINT64_MAX);
+    msdu__serial_whole(c, "time elapsed", &image->elapsed_ns, 0, UINT64_MAX);
+    msdu__serial_whole(c, "rounds", &image->rounds, 0, UINT64_MAX);
+    msdu__serial_whole(c, "bytes sent", &image->bytes_sent, 0, UINT64_MAX);
+    msdu__serial_whole(c, "plan renewals", &image->plan_renewals, 0, UINT64_MAX);
 }
 
-void msdu__image_code(const msdu__pipeline *p, msdu__codec *c, msdu__image *image)
+void msdu__image_code(const msdu__pipeline *p, msdu__serial *c, msdu__image *image)
 {
     msdu__interval_state *policy = &image->interval_state;
-    msdu__codec_whole(c, "step", &image->step, 0, STEPS_MAX);
-    msdu__codec_whole(c, "run", &image->run, 0, UINT64_MAX);
-    msdu__codec_flag(c, "domain", &image->is_gradient);
-    msdu__codec_flag(c, "domain", &image->is_local_entered);
-    msdu__codec_flag(c, "order of calls", &image->is_deferred);
-    msdu__codec_flag(c, "first call", &image->is_first_call);
-    msdu__codec_flag(c, "uneven batches", &image->was_uneven);
+    msdu__serial_whole(c, "step", &image->step, 0, STEPS_MAX);
+    msdu__serial_whole(c, "run", &image->run, 0, UINT64_MAX);
+    msdu__serial_flag(c, "domain", &image->is_gradient);
+    msdu__serial_flag(c, "domain", &image->is_local_entered);
+    msdu__serial_flag(c, "order of calls", &image->is_deferred);
+    msdu__serial_flag(c, "first call", &image->is_first_call);
+    msdu__serial_flag(c, "uneven batches", &image->was_uneven);
     code_measured(c, image);
-    msdu__codec_values(c, "policy", policy->real, sizeof(policy->real) / sizeof(double),
-                       sizeof(double));
-    msdu__codec_values(c, "policy", policy->count, sizeof(policy->count) / sizeof(uint64_t),
-                       sizeof(uint64_t));
+    msdu__serial_values(c, "policy", policy->real, sizeof(policy->real) / sizeof(double),
+                        sizeof(double));
+    msdu__serial_values(c, "policy", policy->count, sizeof(policy->count) / sizeof(uint64_t),
+                        sizeof(uint64_t));
     code_decision(c, &image->decision);
     for (uint32_t i = 0; i < p->fragment_count; i++) {
         code_fragment(c, &image->fragments[i]);
     }
-    msdu__codec_whole(c, "waiting means", &image->pending_count, 0, p->fragment_count);
+    msdu__serial_whole(c, "waiting means", &image->pending_count, 0, p->fragment_count);
     for (uint64_t i = 0; i < image->pending_count; i++) {
-        msdu__codec_whole(c, "waiting mean", &image->pending[i], 0, p->fragment_count - 1);
+        msdu__serial_whole(c, "waiting mean", &image->pending[i], 0, p->fragment_count - 1);
     }
 }
 

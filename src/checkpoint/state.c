@@ -40,23 +40,23 @@ struct msdu__state_call {
     char text[MSDU__TEXT_BYTES];
 };
 
-static void code_frame(msdu__codec *c, frame *f)
+static void code_frame(msdu__serial *c, frame *f)
 {
-    msdu__codec_values(c, "magic", f->magic, MAGIC_BYTES, 1);
-    msdu__codec_whole(c, "format", &f->format, 0, UINT64_MAX);
-    msdu__codec_whole(c, "bytes", &f->bytes, 0, UINT64_MAX);
-    msdu__codec_whole(c, "checksum", &f->checksum, 0, UINT64_MAX);
-    msdu__codec_values(c, "version", f->version, VERSION_BYTES, 1);
-    msdu__codec_whole(c, "rank", &f->rank, 0, UINT64_MAX);
-    msdu__codec_whole(c, "text", &f->text_bytes, 0, UINT64_MAX);
+    msdu__serial_values(c, "magic", f->magic, MAGIC_BYTES, 1);
+    msdu__serial_whole(c, "format", &f->format, 0, UINT64_MAX);
+    msdu__serial_whole(c, "bytes", &f->bytes, 0, UINT64_MAX);
+    msdu__serial_whole(c, "checksum", &f->checksum, 0, UINT64_MAX);
+    msdu__serial_values(c, "version", f->version, VERSION_BYTES, 1);
+    msdu__serial_whole(c, "rank", &f->rank, 0, UINT64_MAX);
+    msdu__serial_whole(c, "text", &f->text_bytes, 0, UINT64_MAX);
 }
 
 void msdu__state_seal(void *data, uint64_t bytes)
 {
     const uint64_t behind = CHECKSUM_AT + sizeof(uint64_t);
-    uint64_t sum = msdu__codec_hash((const char *)data + behind, bytes - behind);
-    msdu__codec c = {.out = data, .bytes = bytes, .at = CHECKSUM_AT};
-    msdu__codec_whole(&c, "checksum", &sum, 0, UINT64_MAX);
+    uint64_t sum = msdu__serial_hash((const char *)data + behind, bytes - behind);
+    msdu__serial c = {.out = data, .bytes = bytes, .at = CHECKSUM_AT};
+    msdu__serial_whole(&c, "checksum", &sum, 0, UINT64_MAX);
 }
 
 /* --- settings and tensors --- */
@@ -103,7 +103,7 @@ static uint64_t hash_slicing(const msdu__pipeline *p)
         for (uint32_t k = 0; k < cut->segments; k++) {
             facts[3] = facts[3] * 31 + p->slicing.segments[cut->first_segment + k].tensor;
         }
-        hash = msdu__codec_hash(facts, sizeof(facts));
+        hash = msdu__serial_hash(facts, sizeof(facts));
     }
     return hash;
 }
@@ -116,25 +116,25 @@ static msdu_status no_memory(const msdu__pipeline *p)
 /* --- writing --- */
 
 /* How the slices were cut: as measured, so it may be another than a new context's. */
-static void code_tuning(msdu__codec *c, msdu__tuning *tuning)
+static void code_tuning(msdu__serial *c, msdu__tuning *tuning)
 {
     uint64_t window = tuning->window;
     uint64_t lanes = tuning->lanes;
-    msdu__codec_whole(c, "slice_bytes", &tuning->slice_bytes, 1, SLICE_BYTES_MOST);
-    msdu__codec_whole(c, "window", &window, 1, MSDU__WINDOW_MAX);
-    msdu__codec_whole(c, "lanes", &lanes, 1, MSDU__LANES_MAX);
+    msdu__serial_whole(c, "slice_bytes", &tuning->slice_bytes, 1, SLICE_BYTES_MOST);
+    msdu__serial_whole(c, "window", &window, 1, MSDU__WINDOW_MAX);
+    msdu__serial_whole(c, "lanes", &lanes, 1, MSDU__LANES_MAX);
     tuning->window = (uint32_t)window;
     tuning->lanes = (uint32_t)lanes;
 }
 
-static void code_all(msdu__pipeline *p, msdu__codec *c, frame *f, char *text, msdu__image *image)
+static void code_all(msdu__pipeline *p, msdu__serial *c, frame *f, char *text, msdu__image *image)
 {
     uint64_t slicing = hash_slicing(p);
     code_frame(c, f);
-    msdu__codec_array(c, "text", text, f->text_bytes, 1);
+    msdu__serial_array(c, "text", text, f->text_bytes, 1);
     msdu__tuning tuning = p->tuning;
     code_tuning(c, &tuning);
-    msdu__codec_whole(c, "slicing", &slicing, 0, UINT64_MAX);
+    msdu__serial_whole(c, "slicing", &slicing, 0, UINT64_MAX);
     msdu__image_code(p, c, image);
     msdu__arrays_code(p, c, image);
 }
@@ -150,11 +150,11 @@ static msdu_status write_state(msdu__pipeline *p, struct msdu__state_call *call)
     memcpy(f.magic, MAGIC, MAGIC_BYTES);
     strncpy(f.version, msdu_version(), VERSION_BYTES - 1);
     msdu__image_take(p, &image);
-    msdu__codec measure = {.out = NULL};
+    msdu__serial measure = {.out = NULL};
     code_all(p, &measure, &f, text, &image);
     call->needed = f.bytes = measure.at;
     if (call->out != NULL && call->bytes >= f.bytes) {
-        msdu__codec writer = {.out = call->out, .bytes = f.bytes};
+        msdu__serial writer = {.out = call->out, .bytes = f.bytes};
         code_all(p, &writer, &f, text, &image);
         msdu__state_seal(call->out, f.bytes);
     }
@@ -172,7 +172,7 @@ static msdu_status write_state(msdu__pipeline *p, struct msdu__state_call *call)
 static msdu_status check_frame(const msdu__pipeline *p, const struct msdu__state_call *call,
                                frame *f)
 {
-    msdu__codec c = {.in = call->in, .bytes = call->bytes};
+    msdu__serial c = {.in = call->in, .bytes = call->bytes};
     if (call->in == NULL || call->bytes < FRAME_BYTES ||
         memcmp(call->in, MAGIC, MAGIC_BYTES) != 0) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: these %llu bytes are no state of msdu",
@@ -191,7 +191,7 @@ static msdu_status check_frame(const msdu__pipeline *p, const struct msdu__state
                           p->rank, (unsigned long long)f->bytes, (unsigned long long)call->bytes);
     }
     const uint64_t behind = CHECKSUM_AT + sizeof(f->checksum);
-    if (msdu__codec_hash((const char *)call->in + behind, f->bytes - behind) != f->checksum) {
+    if (msdu__serial_hash((const char *)call->in + behind, f->bytes - behind) != f->checksum) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state is damaged: its checksum is wrong",
                           p->rank);
     }
@@ -224,7 +224,7 @@ static msdu_status check_text(msdu__pipeline *p, const struct msdu__state_call *
 }
 
 /* Cut as the state is, where that may be: the rest can only be checked then. */
-static msdu_status take_tuning(msdu__pipeline *p, msdu__codec *c)
+static msdu_status take_tuning(msdu__pipeline *p, msdu__serial *c)
 {
     msdu__tuning tuning = p->tuning;
     code_tuning(c, &tuning);
@@ -237,13 +237,13 @@ static msdu_status take_tuning(msdu__pipeline *p, msdu__codec *c)
     tuning.lanes =
         tuning.lanes > p->tuner_args.lanes_most ? p->tuner_args.lanes_most : tuning.lanes;
     bool is_other = !msdu__tuning_is_equal(tuning, p->tuning);
-    msdu_status status = is_other ? msdu__retune_cut(p, tuning) : MSDU_OK;
-    msdu__retune_begin(p);
+    msdu_status status = is_other ? msdu__reslice_cut(p, tuning) : MSDU_OK;
+    msdu__tune_begin(p);
     return status;
 }
 
 /* Everything behind the text. *c is left where the arrays begin. */
-static msdu_status check_content(msdu__pipeline *p, const frame *f, msdu__codec *c,
+static msdu_status check_content(msdu__pipeline *p, const frame *f, msdu__serial *c,
                                  msdu__image *image)
 {
     uint64_t slicing = 0;
@@ -253,14 +253,14 @@ static msdu_status check_content(msdu__pipeline *p, const frame *f, msdu__codec 
     if (cut != MSDU_OK) {
         return cut;
     }
-    msdu__codec_whole(c, "slicing", &slicing, 0, UINT64_MAX);
+    msdu__serial_whole(c, "slicing", &slicing, 0, UINT64_MAX);
     if (c->bad == NULL && slicing != hash_slicing(p)) {
         return msdu__fail(MSDU_ERR_MISMATCH,
                           "rank %d: the state is of other slices: libmsdu %s wrote it, this is %s",
                           p->rank, f->version, msdu_version());
     }
     msdu__image_code(p, c, image);
-    msdu__codec arrays = *c;
+    msdu__serial arrays = *c;
     arrays.bad = c->bad != NULL ? c->bad : msdu__image_check(p, image);
     msdu__arrays_code(p, &arrays, image);
     if (arrays.bad == NULL && arrays.at != arrays.bytes) {
@@ -326,7 +326,7 @@ static msdu_status agree(msdu__pipeline *p, const facts *own)
     }
     all[p->rank] = *own;
     msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = &all[p->rank], .recv = all, .shares = shares};
-    status = msdu__agree_run(p, &op, msdu__control_lane(p) + 1);
+    status = msdu__blocking_run(p, &op, msdu__control_lane(p) + 1);
     if (status == MSDU_OK) {
         status = compare_facts(p, all);
         goto err_free;
@@ -344,7 +344,7 @@ static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
 {
     frame f = {.bytes = 0};
     msdu__image image = {0};
-    msdu__codec c = {.in = call->in, .bytes = call->bytes};
+    msdu__serial c = {.in = call->in, .bytes = call->bytes};
     msdu__tuning tuning = p->tuning;
     msdu_status status = check_frame(p, call, &f);
     if (status == MSDU_OK) {
@@ -357,8 +357,8 @@ static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
     facts own = {.failed = (uint64_t)-status, .step = image.step, .run = image.run};
     msdu_status agreed = agree(p, &own);
     if (agreed != MSDU_OK && !msdu__tuning_is_equal(tuning, p->tuning)) {
-        (void)msdu__retune_cut(p, tuning); /* none takes its state: all are as they were */
-        msdu__retune_begin(p);
+        (void)msdu__reslice_cut(p, tuning); /* none takes its state: all are as they were */
+        msdu__tune_begin(p);
     }
     if (status != MSDU_OK) {
         return msdu__fail_text(status, call->text); /* the cause, not that there is one */
@@ -372,7 +372,7 @@ static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
 
 /* --- on the communication thread, and on the owner --- */
 
-bool msdu__state_carry(msdu__pipeline *p)
+static bool carry(msdu__pipeline *p)
 {
     struct msdu__state_call *call = p->state_call;
     if (!msdu__image_is_quiet(p)) {
@@ -383,15 +383,14 @@ bool msdu__state_carry(msdu__pipeline *p)
     }
     call->status = call->is_set ? read_state(p, call) : write_state(p, call);
     memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
-    atomic_store(&p->is_carried, true);
-    msdu__pipeline_wake(p);
+    msdu__handoff_carried(p);
     return true;
 }
 
 static msdu_status carry_out(msdu__pipeline *p, struct msdu__state_call *call)
 {
     p->state_call = call;
-    msdu_status status = msdu__schedule_carry(p, MSDU__COMMAND_STATE);
+    msdu_status status = msdu__handoff_carry(p, carry, "its state");
     p->state_call = NULL;
     if (status != MSDU_OK) {
         return status;
@@ -426,7 +425,7 @@ msdu_status msdu__state_set(msdu__pipeline *p, const void *data, size_t bytes)
     }
     msdu_status status = carry_out(p, &call);
     if (status == MSDU_OK) {
-        msdu__schedule_resume(p);
+        msdu__step_resume(p);
         msdu__log_line(&p->log, MSDU_LOG_INFO, "resumed at step %llu, domain %s, interval %u",
                        (unsigned long long)p->step, p->summary.domain, p->fragments[0].interval);
     }

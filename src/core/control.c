@@ -147,29 +147,9 @@ static bool take_bad_value(msdu__pipeline *p, msdu__fragment *f, int32_t rank)
     return true;
 }
 
-/* The same bits everywhere, and exactly their number if all are 1. */
-double msdu__control_weights(const msdu__pipeline *p, const msdu__fragment *f)
-{
-    double sum = 0;
-    for (int32_t rank = 0; rank < p->ranks; rank++) {
-        sum += f->control[rank].weight;
-    }
-    return sum;
-}
-
-bool msdu__control_is_equal(const msdu__pipeline *p, const msdu__fragment *f)
-{
-    bool is_equal = f->control[0].hash[0] != 0 || f->control[0].hash[1] != 0;
-    for (int32_t rank = 1; rank < p->ranks; rank++) {
-        is_equal = is_equal && f->control[rank].hash[0] == f->control[0].hash[0] &&
-                   f->control[rank].hash[1] == f->control[0].hash[1];
-    }
-    return is_equal;
-}
-
 static void take_weights(const msdu__pipeline *p, msdu__fragment *f)
 {
-    double sum = msdu__control_weights(p, f);
+    double sum = msdu__message_weights(p, f);
     bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
     f->is_void = sum == 0;
     f->scale = is_sum || f->is_void ? 1 : p->ranks / sum;

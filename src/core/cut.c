@@ -99,7 +99,7 @@ msdu_status msdu__cut_bound(msdu__pipeline *p, uint32_t *slices_out)
     msdu__slicer_tensor *list = calloc(p->tensor_count, sizeof(*list));
     uint32_t segments = 0;
     if (list == NULL) {
-        return msdu__start_no_memory(p, "the list of tensors");
+        return msdu__memory_none(p, "the list of tensors");
     }
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         list[i] =
@@ -111,7 +111,7 @@ msdu_status msdu__cut_bound(msdu__pipeline *p, uint32_t *slices_out)
     return status;
 }
 
-uint64_t msdu__start_bytes(const msdu__pipeline *p)
+uint64_t msdu__cut_bytes(const msdu__pipeline *p)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < p->tensor_count; i++) {
@@ -122,7 +122,7 @@ uint64_t msdu__start_bytes(const msdu__pipeline *p)
     return bytes;
 }
 
-uint64_t msdu__start_wire_bytes(const msdu__pipeline *p, int wire)
+uint64_t msdu__cut_wire_bytes(const msdu__pipeline *p, int wire)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < p->tensor_count; i++) {
@@ -143,7 +143,7 @@ msdu_status msdu__cut_tensors(msdu__pipeline *p)
     uint32_t *ids = calloc(p->tensor_count, sizeof(*ids));
     msdu_status status = MSDU_OK;
     if (list == NULL || ids == NULL) {
-        status = msdu__start_no_memory(p, "the list of tensors");
+        status = msdu__memory_none(p, "the list of tensors");
         goto err_free;
     }
     uint32_t slices = 0;
@@ -154,10 +154,10 @@ msdu_status msdu__cut_tensors(msdu__pipeline *p)
     }
     (void)msdu__slicer_bounds(&args, list, p->tensor_count, &slices, &segments); /* checked */
     p->slicing = (msdu__slicing){.slices = NULL};
-    p->slicing.slices = msdu__start_block(p, slices * sizeof(msdu__slice));
-    p->slicing.segments = msdu__start_block(p, segments * sizeof(msdu__segment));
+    p->slicing.slices = msdu__memory_block(p, slices * sizeof(msdu__slice));
+    p->slicing.segments = msdu__memory_block(p, segments * sizeof(msdu__segment));
     if (p->slicing.slices == NULL || p->slicing.segments == NULL) {
-        status = msdu__start_no_memory(p, "slices");
+        status = msdu__memory_none(p, "slices");
         goto err_free;
     }
     cut_role(p, MSDU_ROLE_MODEL, &args, list, ids);
@@ -176,9 +176,9 @@ err_free:
 /* Which slices hold a piece of which tensor, as one array indexed by first_slice. */
 msdu_status msdu__cut_list(msdu__pipeline *p)
 {
-    p->tensor_slices = msdu__start_block(p, p->slicing.segment_count * sizeof(uint32_t));
+    p->tensor_slices = msdu__memory_block(p, p->slicing.segment_count * sizeof(uint32_t));
     if (p->tensor_slices == NULL) {
-        return msdu__start_no_memory(p, "the list of slices");
+        return msdu__memory_none(p, "the list of slices");
     }
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         p->tensors[i].slice_count = 0;

@@ -27,7 +27,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     double latency = (double)INFINITY;
     double wait = (double)INFINITY;
     double alone = (double)INFINITY;
-    double weights = msdu__control_weights(p, f);
+    double weights = msdu__message_weights(p, f);
     for (int32_t rank = p->ranks; rank-- > 0;) {
         stats->lr = f->control[rank].weight > 0 ? f->control[rank].lr : stats->lr;
     }
@@ -48,7 +48,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
                                              sizeof(*f->control), p->ranks);
         stats->mean_sq = largest(stats->local_sq - drift, 0);
     }
-    if (msdu__control_is_equal(p, f)) {
+    if (msdu__message_is_equal(p, f)) {
         stats->mean_sq = stats->local_sq; /* whatever the wire made of them */
     }
     stats->weight_sq = f->control[0].weight_sq;
@@ -132,7 +132,7 @@ void msdu__decide(msdu__pipeline *p, msdu__fragment *f)
     p->policy->decide(&p->interval_args, &stats, &p->interval_state, next);
     log_change(p, &stats, next);
     p->decision = *next;
-    msdu__retune_hear(p, f, &stats);
+    msdu__tune_hear(p, f, &stats);
     double drift = msdu__interval_drift(&stats);
     pthread_mutex_lock(&p->lock);
     p->summary.rounds++;

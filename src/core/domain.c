@@ -402,7 +402,7 @@ static void keep_equal(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
 
 static bool is_kept(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
-    return !f->round.is_exact && !p->runs[slice].is_state && msdu__control_is_equal(p, f);
+    return !f->round.is_exact && !p->runs[slice].is_state && msdu__message_is_equal(p, f);
 }
 
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)

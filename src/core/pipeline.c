@@ -19,18 +19,6 @@ static void fail_forward(msdu__pipeline *p, msdu_status status)
     msdu__pipeline_fail(p, status, msdu_last_error());
 }
 
-msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, msdu_req **req_out)
-{
-    op->size = sizeof(*op);
-    op->lane = lane;
-    op->sequence = p->lane_sequence[lane];
-    msdu_status status = p->backend->start(p->comm, op, req_out);
-    if (status == MSDU_OK) {
-        p->lane_sequence[lane]++;
-    }
-    return status;
-}
-
 /* --- taking events --- */
 
 static void capture(msdu__pipeline *p, uint32_t slice)
@@ -70,10 +58,7 @@ static bool take_command(msdu__pipeline *p, uint32_t value)
         msdu__round_enter_local(p);
         return true;
     }
-    if ((value & MSDU__COMMAND_RECUT) != 0) {
-        return msdu__retune_carry(p);
-    }
-    return (value & MSDU__COMMAND_STATE) != 0 ? msdu__state_carry(p) : msdu__round_drain(p);
+    return (value & MSDU__COMMAND_CARRY) != 0 ? p->carried(p) : msdu__round_drain(p);
 }
 
 /* Returns after each captured slice, so that it can leave before the next is read. */

@@ -240,7 +240,7 @@ typedef struct msdu__pipeline {
     uint64_t tensor_bytes; /* of all, as doubles */
     uint32_t forks;        /* of the process that made it; guard.h */
 
-    /* built by start, and anew by retune.c */
+    /* built by start, and anew by reslice.c */
     msdu__tuning tuning; /* in use; changes while nothing moves */
     msdu__slicing slicing;
     msdu__run *runs;
@@ -279,13 +279,14 @@ typedef struct msdu__pipeline {
     uint64_t reached;           /* there: the step before which this rank ran out of input */
     bool is_started;
     bool is_finished;
-    bool is_resumed;                     /* a state was set */
-    uint64_t resumed_step;               /* its step */
-    msdu__tuning tuning_next;            /* the change that the owner waits for */
-    struct msdu__state_call *state_call; /* while the owner waits for it; state.c */
-    uint64_t run_name;                   /* of the run a state came from; 0: none */
-    _Atomic uint64_t start_ns;           /* 0: not started */
-    _Atomic uint64_t step_count;         /* step, for the summary */
+    bool is_resumed;                           /* a state was set */
+    uint64_t resumed_step;                     /* its step */
+    msdu__tuning tuning_next;                  /* the change that the owner waits for */
+    struct msdu__state_call *state_call;       /* while the owner waits for it; state.c */
+    bool (*carried)(struct msdu__pipeline *p); /* what it waits for, see msdu__handoff_carry() */
+    uint64_t run_name;                         /* of the run a state came from; 0: none */
+    _Atomic uint64_t start_ns;                 /* 0: not started */
+    _Atomic uint64_t step_count;               /* step, for the summary */
     uint64_t step_began_ns;
     uint64_t step_blocked_ns;
     _Atomic uint64_t blocked_ns;
@@ -363,8 +364,7 @@ struct msdu_ctx {
 #define MSDU__COMMAND_APPLY  0x40000000U /* | fragment: its results may be applied */
 #define MSDU__COMMAND_ANCHOR 0x20000000U /* set all anchors from the parameters */
 #define MSDU__COMMAND_DRAIN  0x10000000U /* tell when what was captured has ended */
-#define MSDU__COMMAND_STATE  0x08000000U /* once nothing moves, carry out state_call */
-#define MSDU__COMMAND_RECUT  0x04000000U /* once nothing moves, cut as tuning_next says */
+#define MSDU__COMMAND_CARRY  0x08000000U /* call `carried` until it returns true */
 #define MSDU__COMMAND_VALUE  0x03ffffffU
 _Static_assert(MSDU__SLICES_MOST == MSDU__COMMAND_VALUE + 1, "a slice is no command");
 
@@ -378,6 +378,8 @@ void msdu__pipeline_fail(msdu__pipeline *p, msdu_status status, const char *text
  * the owner where that does not run. So one thread at a time is inside the backend. */
 void msdu__pipeline_end(msdu__pipeline *p);
 uint64_t msdu__pipeline_now(const msdu__pipeline *p);
+/* Failure of the context, with its text as this thread's; MSDU_OK if none. */
+msdu_status msdu__pipeline_status(msdu__pipeline *p);
 /* Give a slice back to its tensors' users. */
 void msdu__pipeline_release(msdu__pipeline *p, uint32_t slice, msdu_what what);
 /* Wake an owner that waits. */
@@ -433,7 +435,7 @@ void msdu__domain_forget(msdu__pipeline *p, uint32_t slice);
 /* Where the reduction of a slice happens. */
 void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice);
 
-/* --- round.c: begin and end of a round --- */
+/* --- round_open.c, round.c: begin and end of a round --- */
 /* Orders of all fragments as the slicer cut them. */
 void msdu__round_orders(msdu__pipeline *p);
 /* Leave the gradient domain: anchors <- parameters, fragments as overlap wants them. */
@@ -451,10 +453,11 @@ bool msdu__round_drain(msdu__pipeline *p);
 bool msdu__control_start(msdu__pipeline *p, msdu__fragment *f);
 /* Poll the control message and a plan on its way. */
 bool msdu__control_poll(msdu__pipeline *p, msdu__fragment *f);
+/* --- message.c: what those of all ranks say --- */
 /* Did all ranks capture the same parameters? Then these are the mean, and nothing is applied. */
-bool msdu__control_is_equal(const msdu__pipeline *p, const msdu__fragment *f);
+bool msdu__message_is_equal(const msdu__pipeline *p, const msdu__fragment *f);
 /* Of all ranks, in rank order. */
-double msdu__control_weights(const msdu__pipeline *p, const msdu__fragment *f);
+double msdu__message_weights(const msdu__pipeline *p, const msdu__fragment *f);
 
 /* --- cores.c: ranks that take turns on cores --- */
 /* Of what the owner waited since the last control message of `f`, at most: what left a core of this
@@ -482,66 +485,15 @@ void msdu__replan_review(msdu__pipeline *p, msdu__fragment *f);
 /* Rank 0's order has arrived. */
 void msdu__replan_take(msdu__pipeline *p, msdu__fragment *f);
 
-/* --- retune.c: size of slices and window, as measured --- */
+/* --- tune.c: size of slices and window, as measured --- */
 /* May this context's slices be cut anew? Sets what the tuner has to know; only before the start. */
-void msdu__retune_prepare(msdu__pipeline *p);
+void msdu__tune_prepare(msdu__pipeline *p);
 /* Measure anew from the present tuning on, whatever was decided. */
-void msdu__retune_begin(msdu__pipeline *p);
-/* Time of a small operation, the same on all ranks; blocks, before the communication thread
- * exists. */
-msdu_status msdu__retune_probe(msdu__pipeline *p);
+void msdu__tune_begin(msdu__pipeline *p);
 /* End of a round: what the ranks shall change to, in values that are equal on all of them. */
-void msdu__retune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_stats *stats);
-/* Owner, between two steps: change where all ranks do. */
-void msdu__retune_due(msdu__pipeline *p);
-/* Owner, about to leave the gradient domain: the cut of the wire that comes, which then stays. */
-void msdu__retune_last(msdu__pipeline *p, int wire);
-/* Carry that out on the communication thread; false: something still moves. */
-bool msdu__retune_carry(msdu__pipeline *p);
-/* Cut anew, with all that belongs to an element; nothing may be captured. A failure is one of the
- * context. */
-msdu_status msdu__retune_cut(msdu__pipeline *p, msdu__tuning tuning);
-
-/* --- await.c: the owner's waits --- */
-typedef struct msdu__awaited {
-    bool (*is_there)(const msdu__pipeline *p, const struct msdu__awaited *self);
-    const char *what; /* for the text of a timeout, with name behind it if there is one */
-    const char *name;
-    const void *of; /* for is_there */
-    uint64_t count;
-    bool is_lent; /* the communication thread may use memory of the owner's meanwhile */
-} msdu__awaited;
-
-/* Block until it is there, or the context failed: by itself, if nothing moves for longer than any
- * operation may take. Returns how long. */
-uint64_t msdu__await(msdu__pipeline *p, const msdu__awaited *a);
-/* After a failure: the communication thread touches nothing of the trainer's any more. */
-void msdu__await_stillness(msdu__pipeline *p);
-
-/* --- schedule.c: the owner's side of a step --- */
-/* End of a step: what is due, when the ranks meet next. */
-msdu_status msdu__schedule_step(msdu__pipeline *p);
-/* Arm the first round. */
-void msdu__schedule_start(msdu__pipeline *p);
-/* Let everything captured end and be applied; then nothing is in flight, and the communication
- * thread calls no backend and changes nothing until something is pushed. */
-msdu_status msdu__schedule_drain(msdu__pipeline *p);
-/* Let the communication thread carry out state_call, or tuning_next; returns when it has. */
-msdu_status msdu__schedule_carry(msdu__pipeline *p, uint32_t command);
-/* Go on from the step of a state: arm the rounds that end with it. */
-void msdu__schedule_resume(msdu__pipeline *p);
-/* Announce one tensor; what is one of the two. */
-msdu_status msdu__schedule_ready(msdu__pipeline *p, uint32_t id, msdu_what what);
-/* Announce what the trainer did not. */
-/* One announced gradient; the rest of the step stays as it is (setting commit = tensor). */
-msdu_status msdu__schedule_wait_alone(msdu__pipeline *p, uint32_t id, bool is_now);
-/* The ranks meet in the step about to run (domain accumulated, nothing announced yet). */
-void msdu__schedule_meet(msdu__pipeline *p);
-msdu_status msdu__schedule_rest(msdu__pipeline *p, msdu_what what);
-/* Block until a tensor's memory (or everything: MSDU_ALL_TENSORS) is free, or a failure. */
-msdu_status msdu__schedule_wait(msdu__pipeline *p, uint32_t id, uint32_t what);
-/* Failure of the context, with its text as this thread's; MSDU_OK if none. */
-msdu_status msdu__pipeline_status(msdu__pipeline *p);
+void msdu__tune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_stats *stats);
+/* Rounds of a wire, where nothing was measured: as float32 was cut first, in as many lanes. */
+msdu__tuning msdu__tune_of_wire(const msdu__pipeline *p, int wire, uint32_t lanes);
 
 /* Number of the latest announcement of a tensor's memory, as passes name it. */
 static inline uint32_t msdu__announcement(uint32_t tensor, msdu_what what)
@@ -564,39 +516,11 @@ static inline uint32_t msdu__fragment_of(const msdu__pipeline *p, uint32_t slice
     return is_gradient ? 0 : p->slicing.slices[slice].fragment;
 }
 
-/* Wait until the control messages of this round (from 1) have arrived; false: a failure. */
-bool msdu__schedule_hear(msdu__pipeline *p, const msdu__fragment *f, uint64_t round);
-/* Weight of this rank in the rounds of the present step, if that has not begun, and later. */
-void msdu__schedule_weigh(msdu__pipeline *p);
-
 /* What this rank says in the round under way; only after something of its last step was announced.
  */
 static inline const msdu__voice *msdu__voice_of(const msdu__fragment *f)
 {
     return &f->voices[(f->opened - 1) & 1];
 }
-
-/* --- final.c --- */
-/* Do tensors announced in this step forbid to end? */
-bool msdu__final_is_between_steps(const msdu__pipeline *p);
-/* Are there parameters to average? */
-bool msdu__final_has_parameters(const msdu__pipeline *p);
-/* Finish what is in flight, then one exact, blocking average of all parameters and buffers. */
-msdu_status msdu__final_meet(msdu__pipeline *p);
-
-/* All ranks ran out of input, at different steps: bring those that did so early up to the others.
- */
-msdu_status msdu__final_catch_up(msdu__pipeline *p);
-
-/* --- join.c --- */
-/* Take part without input until no rank has any. */
-msdu_status msdu__join_run(msdu__pipeline *p);
-
-/* --- state.c --- */
-/* Carry out state_call on the communication thread; false: something still moves. */
-bool msdu__state_carry(msdu__pipeline *p);
-/* As msdu_state_get and msdu_state_set, between start and finish. */
-msdu_status msdu__state_get(msdu__pipeline *p, void *data, size_t bytes, size_t *bytes_out);
-msdu_status msdu__state_set(msdu__pipeline *p, const void *data, size_t bytes);
 
 #endif

@@ -111,3 +111,27 @@ msdu_status msdu__pipeline_overdue(msdu__pipeline *p, uint64_t since_ns, const c
         "cause",
         p->rank, what, (long long)p->settings.deadline_ms, p->backend->name);
 }
+
+msdu_status msdu__pipeline_start(msdu__pipeline *p, msdu_op *op, uint32_t lane, msdu_req **req_out)
+{
+    op->size = sizeof(*op);
+    op->lane = lane;
+    op->sequence = p->lane_sequence[lane];
+    msdu_status status = p->backend->start(p->comm, op, req_out);
+    if (status == MSDU_OK) {
+        p->lane_sequence[lane]++;
+    }
+    return status;
+}
+
+msdu_status msdu__pipeline_status(msdu__pipeline *p)
+{
+    int status = atomic_load(&p->status);
+    if (status == MSDU_OK) {
+        return MSDU_OK;
+    }
+    pthread_mutex_lock(&p->lock);
+    msdu__fail_text((msdu_status)status, p->failure);
+    pthread_mutex_unlock(&p->lock);
+    return (msdu_status)status;
+}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interval: the list of policies, and the limits they share. Pure. */
+/* The limits that policies share. Pure. */
 #include "interval.h"
 
 #include <math.h>
@@ -9,24 +9,7 @@
 #include "policies.h"
 
 /* Residual energy over energy of a contribution up to which trials saw no loss in local rounds. */
-#define FREE_RESIDUAL      0.1
-#define POLICY_ENTRY(name) &msdu__policy_##name,
-static const msdu__policy *const policies[] = {MSDU__POLICIES(POLICY_ENTRY)};
-
-const msdu__policy *msdu__policy_at(uint32_t index)
-{
-    return index < sizeof(policies) / sizeof(policies[0]) ? policies[index] : NULL;
-}
-
-const msdu__policy *msdu__policy_find(const char *name)
-{
-    for (uint32_t i = 0; msdu__policy_at(i) != NULL; i++) {
-        if (strcmp(policies[i]->name, name) == 0) {
-            return policies[i];
-        }
-    }
-    return NULL;
-}
+#define FREE_RESIDUAL 0.1
 
 uint32_t msdu__interval_limit(const msdu__interval_args *args, uint32_t previous, double wanted)
 {

@@ -62,7 +62,7 @@ static const msdu__whatif_answer *answer_of(run *r, const msdu__whatif_way *way)
     return &next->answer;
 }
 
-/* As src/caller/schedule.c: a round that is too short to be late is at once. */
+/* As src/caller/step.c: a round that is too short to be late is at once. */
 static msdu__whatif_way way_of(const run *r, const msdu__decision *d)
 {
     bool is_late = r->is_local && d->interval > d->delay_steps;

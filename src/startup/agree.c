@@ -3,7 +3,7 @@
  * Before training: all ranks compare settings, tensors and parameters, as text, so that the first
  * difference can be shown as it stands. Runs on the owner, before the communication thread exists.
  */
-#include "core/start.h"
+#include "startup.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,51 +11,13 @@
 #include <string.h>
 #include <time.h>
 
-#define POLL_LEAST_NS 20000L
-#define POLL_MOST_NS  1000000L
-#define WAIT_NS       1000000000ULL
-#define LINE_BYTES    400
-#define SHOWN_BYTES   120       /* of a line in an error */
-#define PIECE_BYTES   (4 << 20) /* of a device's memory, looked at on the host */
+#define LINE_BYTES  400
+#define SHOWN_BYTES 120       /* of a line in an error */
+#define PIECE_BYTES (4 << 20) /* of a device's memory, looked at on the host */
 
 static msdu_status no_memory(const msdu__pipeline *p)
 {
     return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", p->rank);
-}
-
-/* Test, or wait a little where the backend can. */
-static msdu_status poll_once(msdu__pipeline *p, msdu_req *req, struct timespec *pause)
-{
-    if (MSDU_BACKEND_HAS(p->backend, wait)) {
-        return p->backend->wait(p->comm, req, WAIT_NS);
-    }
-    msdu_status status = p->backend->test(p->comm, req);
-    if (status == MSDU_IN_PROGRESS) {
-        nanosleep(pause, NULL);
-        pause->tv_nsec = pause->tv_nsec < POLL_MOST_NS ? 2 * pause->tv_nsec : POLL_MOST_NS;
-    }
-    return status;
-}
-
-msdu_status msdu__agree_run(msdu__pipeline *p, msdu_op *op, uint32_t lane)
-{
-    msdu_req *req = NULL;
-    struct timespec pause = {.tv_nsec = POLL_LEAST_NS};
-    uint64_t began = msdu__pipeline_now(p);
-    msdu_status status = msdu__pipeline_status(p); /* a pass or a copy before it may have failed */
-    if (status == MSDU_OK) {
-        status = msdu__pipeline_start(p, op, lane, &req);
-    }
-    if (status != MSDU_OK) {
-        return status;
-    }
-    do {
-        status = poll_once(p, req, &pause);
-        if (status == MSDU_IN_PROGRESS) {
-            status = msdu__pipeline_overdue(p, began, "a blocking operation");
-        }
-    } while (status == MSDU_IN_PROGRESS);
-    return status;
 }
 
 #define HASH_START 0xcbf29ce484222325ULL
@@ -219,7 +181,7 @@ static msdu_status find_difference(msdu__pipeline *p, const char *own, const sai
         shares[i] = facts[i].bytes;
     }
     msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = texts, .shares = shares};
-    status = msdu__agree_run(p, &op, 0);
+    status = msdu__blocking_run(p, &op, 0);
     if (status == MSDU_OK) {
         msdu__lines lines = {.a = texts, .a_end = texts + shares[0], .b = texts};
         for (int32_t i = 0; i < other; i++) {
@@ -247,7 +209,7 @@ static msdu_status gather(msdu__pipeline *p, const void *own, void *all, uint64_
         shares[i] = bytes;
     }
     msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = all, .shares = shares};
-    msdu_status status = msdu__agree_run(p, &op, 0);
+    msdu_status status = msdu__blocking_run(p, &op, 0);
     free(shares);
     return status;
 }
@@ -298,7 +260,7 @@ static msdu_status broadcast(msdu__pipeline *p)
             .count = t->count * msdu__dtype_bytes(t->dtype),
             .recv = t->parameter,
         };
-        msdu_status status = msdu__agree_run(p, &op, 0);
+        msdu_status status = msdu__blocking_run(p, &op, 0);
         if (status != MSDU_OK) {
             return status;
         }

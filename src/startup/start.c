@@ -1,111 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything a context needs is sliced, sized and allocated here, before the first step. */
-#include "core/start.h"
+#include "startup.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN_BYTES    64
 #define EXCHANGE_ALIGN UINT64_C(512) /* a transfer between devices is whole sectors */
-#define BLOCKS_MAX     (32 + 4 * MSDU__WINDOW_MAX + 4 * MSDU__FRAGMENTS_MAX)
-
-void *msdu__start_block(msdu__pipeline *p, uint64_t bytes)
-{
-    if (p->blocks == NULL) {
-        p->blocks = calloc(BLOCKS_MAX, sizeof(*p->blocks));
-    }
-    if (p->blocks == NULL || p->block_count == BLOCKS_MAX) {
-        return NULL;
-    }
-    /* calloc and not aligned_alloc: large zeroed blocks come as pages that are not touched yet */
-    char *raw = calloc(1, bytes + ALIGN_BYTES);
-    if (raw == NULL) {
-        return NULL;
-    }
-    p->blocks[p->block_count++] = raw;
-    return raw + (ALIGN_BYTES - (uintptr_t)raw % ALIGN_BYTES);
-}
-
-static void *keep_device_block(msdu__pipeline *p, void *memory, bool is_shared)
-{
-    if (memory != NULL) {
-        p->device_blocks[p->device_block_count] = memory;
-        p->device_block_shared[p->device_block_count++] = is_shared;
-    }
-    return memory;
-}
-
-static void *device_block(msdu__pipeline *p, uint64_t bytes, bool is_shared)
-{
-    if (p->device_block_count == MSDU__DEVICE_BLOCKS_MAX) {
-        return NULL;
-    }
-    return keep_device_block(p, p->device->allocate(p->comm, bytes, is_shared ? 1 : 0), is_shared);
-}
-
-/* Memory of slices: where the tensors are. */
-static void *slice_block(msdu__pipeline *p, uint64_t bytes)
-{
-    if (p->device == NULL) {
-        return msdu__start_block(p, bytes);
-    }
-    return device_block(p, bytes, false);
-}
-
-/* Memory that narrow slices are sent from and received into. */
-static msdu_status exchange_block(msdu__pipeline *p, uint64_t bytes, char **out)
-{
-    const size_t end = offsetof(msdu_device, exchange) + sizeof(p->device->exchange);
-    bool has_own = p->device != NULL && p->device->size >= end && p->device->exchange != NULL;
-    void *memory = NULL;
-    msdu_status status = MSDU_OK;
-    if (has_own && p->device_block_count < MSDU__DEVICE_BLOCKS_MAX) {
-        status = p->device->exchange(p->comm, bytes, &memory);
-        *out = keep_device_block(p, memory, false);
-    } else {
-        *out = slice_block(p, bytes);
-    }
-    bool is_missing = status == MSDU_OK && *out == NULL;
-    return is_missing ? msdu__start_no_memory(p, "slices in flight") : status;
-}
-
-/* Memory for what passes find: the host's, and within the device's reach. */
-static void *shared_block(msdu__pipeline *p, uint64_t bytes)
-{
-    if (p->device == NULL) {
-        return msdu__start_block(p, bytes);
-    }
-    return device_block(p, bytes, true);
-}
-
-void *msdu__start_slice_block(msdu__pipeline *p, uint64_t bytes)
-{
-    return slice_block(p, bytes);
-}
-
-void msdu__start_release(msdu__pipeline *p)
-{
-    while (p->device_block_count > 0) {
-        uint32_t i = --p->device_block_count;
-        p->device->release(p->comm, p->device_blocks[i], p->device_block_shared[i] ? 1 : 0);
-    }
-}
-
-void msdu__start_free(msdu__pipeline *p)
-{
-    for (uint32_t i = 0; i < p->block_count; i++) {
-        free(p->blocks[i]);
-    }
-    free(p->blocks);
-    p->blocks = NULL;
-    p->block_count = 0;
-    msdu__ready_free(&p->ready);
-}
-
-msdu_status msdu__start_no_memory(const msdu__pipeline *p, const char *what)
-{
-    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for %s", p->rank, what);
-}
 
 /* --- domain --- */
 
@@ -176,7 +76,7 @@ typedef struct arenas {
 
 static bool take_arena(msdu__pipeline *p, bool is_needed, char **out)
 {
-    *out = is_needed ? slice_block(p, p->slicing.arena_bytes) : NULL;
+    *out = is_needed ? msdu__memory_slices(p, p->slicing.arena_bytes) : NULL;
     return !is_needed || *out != NULL;
 }
 
@@ -215,7 +115,7 @@ static msdu_status take_arenas(msdu__pipeline *p, arenas *a)
         !take_arena(p, p->is_accumulated, &a->drift) ||
         !take_arena(p, p->is_accumulated, &a->velocity) ||
         !take_arena(p, p->is_accumulated, &a->trace)) {
-        return msdu__start_no_memory(p, "copies of the model");
+        return msdu__memory_none(p, "copies of the model");
     }
     return MSDU_OK;
 }
@@ -250,9 +150,9 @@ static void place_run(msdu__pipeline *p, uint32_t slice, const arenas *a)
 static msdu_status place_shares(msdu__pipeline *p)
 {
     uint64_t ranks = (uint64_t)p->ranks;
-    uint64_t *table = msdu__start_block(p, 2 * ranks * p->slicing.slice_count * sizeof(uint64_t));
+    uint64_t *table = msdu__memory_block(p, 2 * ranks * p->slicing.slice_count * sizeof(uint64_t));
     if (table == NULL) {
-        return msdu__start_no_memory(p, "shares");
+        return msdu__memory_none(p, "shares");
     }
     uint64_t own = 0;
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
@@ -263,10 +163,10 @@ static msdu_status place_shares(msdu__pipeline *p)
         p->runs[slice].share_start = count + ranks;
         own += count[p->rank];
     }
-    float *residual = uses_feedback(p) ? slice_block(p, own * sizeof(float)) : NULL;
-    float *kept = keeps_feedback(p) ? slice_block(p, own * sizeof(float)) : NULL;
+    float *residual = uses_feedback(p) ? msdu__memory_slices(p, own * sizeof(float)) : NULL;
+    float *kept = keeps_feedback(p) ? msdu__memory_slices(p, own * sizeof(float)) : NULL;
     if ((uses_feedback(p) && residual == NULL) || (keeps_feedback(p) && kept == NULL)) {
-        return msdu__start_no_memory(p, "error feedback");
+        return msdu__memory_none(p, "error feedback");
     }
     own = 0;
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
@@ -306,7 +206,7 @@ static msdu_status place_slots(msdu__pipeline *p)
     uint32_t window = p->may_cut ? p->tuner_args.window_most : p->tuning.window;
     char *exchange = NULL;
     encoded = (encoded + EXCHANGE_ALIGN - 1) / EXCHANGE_ALIGN * EXCHANGE_ALIGN;
-    msdu_status status = exchange_block(p, 2 * window * encoded, &exchange);
+    msdu_status status = msdu__memory_exchange(p, 2 * window * encoded, &exchange);
     if (status != MSDU_OK) {
         return status;
     }
@@ -314,10 +214,10 @@ static msdu_status place_slots(msdu__pipeline *p)
         msdu__slot *slot = &p->slots[i];
         slot->send = (uint8_t *)exchange + 2 * i * encoded;
         slot->received = slot->send + encoded;
-        slot->sum = slice_block(p, share * sizeof(float));
-        slot->share_bytes = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
+        slot->sum = msdu__memory_slices(p, share * sizeof(float));
+        slot->share_bytes = msdu__memory_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
         if (slot->sum == NULL || slot->share_bytes == NULL) {
-            return msdu__start_no_memory(p, "slices in flight");
+            return msdu__memory_none(p, "slices in flight");
         }
     }
     return MSDU_OK;
@@ -328,28 +228,28 @@ static msdu_status place_fragments(msdu__pipeline *p)
     uint32_t slices = p->slicing.slice_count;
     for (uint32_t i = 0; i < p->fragment_count; i++) {
         msdu__fragment *f = &p->fragments[i];
-        uint32_t *lists = msdu__start_block(p, 3ULL * slices * sizeof(uint32_t));
-        f->control = msdu__start_block(p, (uint64_t)p->ranks * sizeof(msdu__control));
+        uint32_t *lists = msdu__memory_block(p, 3ULL * slices * sizeof(uint32_t));
+        f->control = msdu__memory_block(p, (uint64_t)p->ranks * sizeof(msdu__control));
         if (lists == NULL || f->control == NULL) {
-            return msdu__start_no_memory(p, "fragments");
+            return msdu__memory_none(p, "fragments");
         }
         f->members = lists;
         f->plan = lists + slices;
         f->plan_next = lists + 2ULL * slices;
     }
-    p->control_shares = msdu__start_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
-    p->plan_items = msdu__start_block(p, slices * sizeof(*p->plan_items));
-    p->plan_marks = msdu__start_block(p, slices * sizeof(*p->plan_marks));
-    p->plan_ends = msdu__start_block(p, slices * sizeof(*p->plan_ends));
+    p->control_shares = msdu__memory_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
+    p->plan_items = msdu__memory_block(p, slices * sizeof(*p->plan_items));
+    p->plan_marks = msdu__memory_block(p, slices * sizeof(*p->plan_marks));
+    p->plan_ends = msdu__memory_block(p, slices * sizeof(*p->plan_ends));
     uint64_t ring = 2;
     while (ring < slices) {
         ring *= 2;
     }
-    p->queue = msdu__start_block(p, ring * sizeof(uint32_t));
+    p->queue = msdu__memory_block(p, ring * sizeof(uint32_t));
     p->queue_mask = ring - 1;
     if (p->control_shares == NULL || p->plan_items == NULL || p->plan_marks == NULL ||
         p->plan_ends == NULL || p->queue == NULL) {
-        return msdu__start_no_memory(p, "queues");
+        return msdu__memory_none(p, "queues");
     }
     for (int32_t i = 0; i < p->ranks; i++) {
         p->control_shares[i] = sizeof(msdu__control);
@@ -360,19 +260,19 @@ static msdu_status place_fragments(msdu__pipeline *p)
 static msdu_status place_runs(msdu__pipeline *p)
 {
     arenas a = {0};
-    p->runs = msdu__start_block(p, p->slicing.slice_count * sizeof(msdu__run));
+    p->runs = msdu__memory_block(p, p->slicing.slice_count * sizeof(msdu__run));
     if (p->runs == NULL) {
-        return msdu__start_no_memory(p, "slices");
+        return msdu__memory_none(p, "slices");
     }
     msdu_status status = take_arenas(p, &a);
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__found *found = shared_block(p, p->slicing.slice_count * sizeof(*found));
-    p->captured = shared_block(p, p->slicing.segment_count * sizeof(*p->captured));
-    p->applied = shared_block(p, p->slicing.segment_count * sizeof(*p->applied));
+    msdu__found *found = msdu__memory_shared(p, p->slicing.slice_count * sizeof(*found));
+    p->captured = msdu__memory_shared(p, p->slicing.segment_count * sizeof(*p->captured));
+    p->applied = msdu__memory_shared(p, p->slicing.segment_count * sizeof(*p->applied));
     if (found == NULL || p->captured == NULL || p->applied == NULL) {
-        return msdu__start_no_memory(p, "statistics");
+        return msdu__memory_none(p, "statistics");
     }
     for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
         atomic_init(&p->runs[slice].missing, 0);
@@ -417,7 +317,7 @@ static msdu_status place_events(msdu__pipeline *p)
     uint32_t slices = 0;
     msdu_status status = msdu__cut_bound(p, &slices);
     if (status == MSDU_OK && !msdu__ready_init(&p->ready, 2 * slices + 4 * p->fragment_count + 8)) {
-        status = msdu__start_no_memory(p, "events");
+        status = msdu__memory_none(p, "events");
     }
     return status;
 }
@@ -428,7 +328,7 @@ msdu_status msdu__start_build(msdu__pipeline *p)
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__retune_prepare(p);
+    msdu__tune_prepare(p);
     status = place_events(p);
     if (status == MSDU_OK) {
         status = msdu__start_tables(p);

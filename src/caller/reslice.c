@@ -7,7 +7,7 @@
  * feedback and measured times. Only on the host, in one fragment, and where neither the backend's
  * sums nor the wire that was asked for depend on the cut: bits must not depend on time.
  */
-#include "start.h"
+#include "caller.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,69 +15,6 @@
 
 #define PROBES       5
 #define PROBE_FLOATS 64
-#define LANES_FIRST  2
-#define WINDOW_LEAST                                                                               \
-    MSDU__WINDOW_AUTO /* measured: 2 gain nothing, and one that is late stops all */
-
-/* --- what the tuner has to know --- */
-
-/* Who forbids fusing waits for gradients one by one, and wants each as a whole. */
-static bool may_cut(const msdu__pipeline *p)
-{
-    return p->settings.slice_bytes < 0 && p->settings.fuse_bytes != 0 && p->is_gradient &&
-           p->ranks > 1 && p->fragment_count == 1 && p->tensors[0].place == MSDU_PLACE_HOST;
-}
-
-static bool may_tune(const msdu__pipeline *p)
-{
-    bool is_exact = p->settings.wire < 0 || p->settings.wire == MSDU__WIRE_FLOAT32;
-    return may_cut(p) && is_exact && (p->backend->caps & MSDU_CAP_RANK_ORDER) != 0;
-}
-
-/* Rounds of a wire, where nothing was measured: as float32 was cut first, in as many lanes. */
-static msdu__tuning cut_of_wire(const msdu__pipeline *p, int wire, uint32_t lanes)
-{
-    msdu__tuning tuning = p->tuning_first;
-    tuning.lanes = lanes;
-    tuning.slice_bytes = msdu__tuner_narrow(tuning.slice_bytes, p->tuner_args.model_bytes,
-                                            msdu__start_wire_bytes(p, wire), p->fragment_count);
-    return tuning;
-}
-
-void msdu__retune_prepare(msdu__pipeline *p)
-{
-    const msdu__settings *s = &p->settings;
-    uint64_t bytes = msdu__start_bytes(p);
-    uint32_t window = s->window < 0 ? MSDU__WINDOW_AUTO : (uint32_t)s->window;
-    p->may_cut = may_cut(p);
-    p->is_tuned = may_tune(p);
-    p->is_recut = p->is_tuned || (p->may_cut && s->wire < 0);
-    p->tuner_args = (msdu__tuner_args){
-        .model_bytes = bytes,
-        .slice_least = msdu__tuner_slice_least(bytes),
-        .slice_most = msdu__tuner_slice_most(bytes),
-        .window_least = s->window < 0 ? WINDOW_LEAST : window,
-        .window_most = s->window < 0 ? MSDU__WINDOW_TUNED : window,
-        .lanes_most = (uint32_t)s->lanes,
-        .is_whole = s->commit_tensor == 0,
-        .is_single = p->tensor_count == 1,
-    };
-    uint32_t lanes = s->lanes < LANES_FIRST ? (uint32_t)s->lanes : LANES_FIRST;
-    p->tuning = p->tuning_first =
-        msdu__tuner_first(bytes, window, p->is_tuned ? lanes : (uint32_t)s->lanes);
-    if (s->slice_bytes >= 0) {
-        p->tuning.slice_bytes = (uint64_t)s->slice_bytes;
-    } else if (s->wire >= 0) {
-        p->tuning = cut_of_wire(p, (int)s->wire, p->tuning.lanes);
-    }
-    msdu__retune_begin(p);
-}
-
-void msdu__retune_begin(msdu__pipeline *p)
-{
-    msdu__tuner_begin(&p->tuner, p->tuning);
-    p->fragments[0].tunings[0] = p->fragments[0].tunings[1] = p->tuning;
-}
 
 /* The quickest of a few on this rank. */
 static msdu_status probe(msdu__pipeline *p, double *latency_out)
@@ -91,7 +28,7 @@ static msdu_status probe(msdu__pipeline *p, double *latency_out)
                       .count = PROBE_FLOATS,
                       .recv = values};
         uint64_t began = msdu__pipeline_now(p);
-        msdu_status status = msdu__agree_run(p, &op, 0);
+        msdu_status status = msdu__blocking_run(p, &op, 0);
         if (status != MSDU_OK) {
             return status;
         }
@@ -100,7 +37,7 @@ static msdu_status probe(msdu__pipeline *p, double *latency_out)
     return MSDU_OK;
 }
 
-msdu_status msdu__retune_probe(msdu__pipeline *p)
+msdu_status msdu__reslice_probe(msdu__pipeline *p)
 {
     if (!p->is_tuned) {
         return MSDU_OK;
@@ -113,89 +50,13 @@ msdu_status msdu__retune_probe(msdu__pipeline *p)
                   .count = 1,
                   .recv = &latency};
     if (status == MSDU_OK) {
-        status = msdu__agree_run(p, &op, 0);
+        status = msdu__blocking_run(p, &op, 0);
     }
     p->tuner_args.latency_ns = latency / p->ranks;
     return status;
 }
 
-/* --- deciding --- */
-
-static void log_choice(msdu__pipeline *p, const msdu__round_stats *stats)
-{
-    const msdu__tuner *t = &p->tuner;
-    msdu__log_line(&p->log, MSDU_LOG_INFO,
-                   "step %llu: slices of %llu KiB, %u in flight, %u lanes (were %llu KiB, %u, %u): "
-                   "link %.1f MB/s, %.0f us a slice beside its bytes, latency %.0f us",
-                   (unsigned long long)stats->step,
-                   (unsigned long long)(t->present.slice_bytes / 1024), t->present.window,
-                   t->present.lanes, (unsigned long long)(p->tuning.slice_bytes / 1024),
-                   p->tuning.window, p->tuning.lanes, t->cost.bytes_per_ns * 1e3,
-                   t->cost.slice_ns / 1e3, t->cost.latency_ns / 1e3);
-}
-
-/*
- * Narrow rounds are held up by messages and quantizing, which the model does not know: small slices
- * would be the wrong answer. They go by the bytes that a slice sends, and nothing is measured any
- * more. Narrow formats next to each other change now and then, and each cut costs a step its
- * overlap: slices only grow until float32 comes back.
- */
-static void note_wire(msdu__pipeline *p, const msdu__round_stats *stats)
-{
-    bool is_narrow = stats->wire != MSDU__WIRE_FLOAT32;
-    uint32_t lanes = p->tuner.present.lanes;
-    msdu__tuning wanted = is_narrow ? cut_of_wire(p, stats->wire, lanes) : p->tuning_first;
-    if (!is_narrow && !p->is_narrowed) {
-        return;
-    }
-    if (is_narrow && p->is_narrowed && wanted.slice_bytes < p->tuner.present.slice_bytes) {
-        return;
-    }
-    p->is_narrowed = true;
-    msdu__tuner_begin(&p->tuner, wanted);
-}
-
-void msdu__retune_hear(msdu__pipeline *p, msdu__fragment *f, const msdu__round_stats *stats)
-{
-    msdu__tuner_round round = {.bytes = stats->round_bytes,
-                               .slices = f->slice_count,
-                               .window = p->tuning.window,
-                               .link_ns = (double)stats->link_ns};
-    if (p->is_recut && f->round.is_gradient) {
-        note_wire(p, stats);
-    }
-    if (p->is_tuned && !p->is_narrowed && f->round.is_gradient &&
-        msdu__tuner_hear(&p->tuner, &p->tuner_args, &round)) {
-        log_choice(p, stats);
-    }
-    f->tunings[(f->opened - 1) & 1] = p->tuner.present;
-}
-
-static void change_to(msdu__pipeline *p, msdu__tuning wanted)
-{
-    if (!msdu__tuning_is_equal(wanted, p->tuning)) {
-        p->tuning_next = wanted;
-        (void)msdu__schedule_carry(p, MSDU__COMMAND_RECUT);
-    }
-}
-
-/* As with a decision, that of the round before the last armed one is known on every rank. */
-void msdu__retune_due(msdu__pipeline *p)
-{
-    const msdu__fragment *f = &p->fragments[0];
-    if (p->is_recut && p->is_gradient && f->armed >= 2) {
-        change_to(p, f->tunings[f->armed & 1]);
-    }
-}
-
-void msdu__retune_last(msdu__pipeline *p, int wire)
-{
-    if (p->is_recut && p->settings.wire < 0) {
-        change_to(p, cut_of_wire(p, wire, p->tuning.lanes));
-    }
-}
-
-bool msdu__retune_carry(msdu__pipeline *p)
+static bool carry(msdu__pipeline *p)
 {
     for (uint32_t i = 0; i < p->active_count; i++) {
         if (p->fragments[p->active[i]].captured > 0) {
@@ -205,10 +66,38 @@ bool msdu__retune_carry(msdu__pipeline *p)
     if (p->fragments[0].plan_req != NULL) {
         return false;
     }
-    (void)msdu__retune_cut(p, p->tuning_next);
-    atomic_store(&p->is_carried, true);
-    msdu__pipeline_wake(p);
+    (void)msdu__reslice_cut(p, p->tuning_next);
+    msdu__handoff_carried(p);
     return true;
+}
+
+msdu_status msdu__reslice_to(msdu__pipeline *p, msdu__tuning wanted)
+{
+    p->tuning_next = wanted;
+    return msdu__handoff_carry(p, carry, "a change of its slices");
+}
+
+static void change_to(msdu__pipeline *p, msdu__tuning wanted)
+{
+    if (!msdu__tuning_is_equal(wanted, p->tuning)) {
+        (void)msdu__reslice_to(p, wanted);
+    }
+}
+
+/* As with a decision, that of the round before the last armed one is known on every rank. */
+void msdu__reslice_due(msdu__pipeline *p)
+{
+    const msdu__fragment *f = &p->fragments[0];
+    if (p->is_recut && p->is_gradient && f->armed >= 2) {
+        change_to(p, f->tunings[f->armed & 1]);
+    }
+}
+
+void msdu__reslice_last(msdu__pipeline *p, int wire)
+{
+    if (p->is_recut && p->settings.wire < 0) {
+        change_to(p, msdu__tune_of_wire(p, wire, p->tuning.lanes));
+    }
 }
 
 /* --- cutting anew --- */
@@ -378,7 +267,7 @@ static void note_choice(msdu__pipeline *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-msdu_status msdu__retune_cut(msdu__pipeline *p, msdu__tuning tuning)
+msdu_status msdu__reslice_cut(msdu__pipeline *p, msdu__tuning tuning)
 {
     bool is_cut = tuning.slice_bytes != p->tuning.slice_bytes;
     p->tuning = tuning;

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Before the first step: ranks agree, slices get their tables and memory. */
+#ifndef MSDU_STARTUP_H
+#define MSDU_STARTUP_H
+
+#include "core/start.h"
+
+/* --- agree.c --- */
+msdu_status msdu__agree(msdu__pipeline *p); /* ranks compare tensors and settings */
+/* Hash of the bytes of all tensors of a role, as far as they have a parameter. */
+uint64_t msdu__agree_hash(msdu__pipeline *p, msdu_role role);
+/* What ranks must have in common, a fact a line, with or without hashes of the parameters; to be
+ * freed. NULL: no memory. */
+char *msdu__agree_describe(msdu__pipeline *p, bool has_values);
+/* Two texts, and the first lines in which they differ. */
+typedef struct msdu__lines {
+    const char *a;
+    const char *a_end;
+    const char *b;
+    const char *b_end;
+    int a_length;
+    int b_length;
+} msdu__lines;
+/* Move a and b to the first difference and set the lengths; false: there is none. */
+bool msdu__agree_first_difference(msdu__lines *lines);
+/* --- start.c: slices, tables, memory --- */
+msdu_status msdu__start_build(msdu__pipeline *p); /* slice and allocate */
+/* Slices, their tables and memory, as p->tuning says; again where slices are cut anew. */
+msdu_status msdu__start_tables(msdu__pipeline *p);
+/* Names of slices, for the trace, to be freed; NULL: no memory. */
+const char **msdu__start_names(const msdu__pipeline *p);
+
+#endif

@@ -7,8 +7,8 @@
 
 #include <msdu/msdu.h>
 
-#include "bench.h"
 #include "bound.h"
+#include "harness/bench.h"
 #include "profile.h"
 
 #define MSDU__OVERLAP_RANKS_MAX 64

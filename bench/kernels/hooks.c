@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `msdu bench hooks`: what a training step pays for msdu_tensor_ready(), and what it allocates. */
-#include "bench.h"
+#include "harness/bench.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include <msdu/msdu.h>
 
-#include "count_alloc.h"
+#include "harness/count_alloc.h"
 
 #define TENSORS     200
 #define ELEMENTS    16384 /* 64 KiB: 200 of them make about a dozen fused slices */

@@ -3,7 +3,7 @@
  * `msdu bench scale`: what thousands of tensors cost: adding them, starting, planning, a step. Two
  * ranks as threads over the backend "local"; every tensor is a slice of its own.
  */
-#include "bench.h"
+#include "harness/bench.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-#include "bench.h"
+#include "harness/bench.h"
 
 #define MSDU__ALLREDUCE_RANKS 2
 #define MSDU__ALLREDUCE_SIZES 8

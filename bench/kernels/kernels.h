@@ -4,7 +4,7 @@
 #ifndef MSDU_BENCH_KERNELS_H
 #define MSDU_BENCH_KERNELS_H
 
-#include "bench.h"
+#include "harness/bench.h"
 
 /* Arrays of a bench; the recursion and the wire formats use them under other names. */
 enum {

@@ -12,8 +12,8 @@
 
 #include <msdu/msdu.h>
 
-#include "count_alloc.h"
 #include "gloo_whole.h"
+#include "harness/count_alloc.h"
 #include "wire/wire.h"
 
 #define QUIET_ROUNDS 12   /* a choice comes after 8 at most */

@@ -31,9 +31,8 @@ except ImportError as error:
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
-import train
-import train_table
-from training import data, launch, methods, models, outcome, plan, rank, record, report
+from training import data, launch, methods, models, outcome, plan, rank, record, report, train
+from training import train_table
 
 STEPS = 4
 

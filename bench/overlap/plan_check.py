@@ -3,8 +3,8 @@
 """Holds what `msdu plan` predicts against what `msdu bench overlap` measured: the same profile,
 ratio, ranks, rate and method, record by record; prints the errors and draws them.
 
-    bench/plan_check.py bench/results/overlap/resnet50-4ranks-ratio1.json ...
-    sudo bench/plan_check.py --measure --profiles resnet50,vgg16 --ratios 0.5,1,2
+    bench/overlap/plan_check.py bench/results/overlap/resnet50-4ranks-ratio1.json ...
+    sudo bench/overlap/plan_check.py --measure --profiles resnet50,vgg16 --ratios 0.5,1,2
 
 Files are those of overlap_table.py; --measure runs that first. The prediction knows nothing of the
 measured steps: rate and ratio are those of the run, and the latency of a message is half of what
@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
-BENCH = Path(__file__).resolve().parent
+BENCH = Path(__file__).resolve().parents[1]
 OUT = BENCH / "results" / "overlap"
 HOPS = 2  # messages that an exchange is deep
 
@@ -33,7 +33,7 @@ Record = dict[str, Any]
 
 def measure(args: argparse.Namespace) -> list[Path]:
     """Run overlap_table.py; the files it wrote. SystemExit with its status."""
-    table = [sys.executable, str(BENCH / "overlap_table.py"), "--out", str(args.out),
+    table = [sys.executable, str(BENCH / "overlap" / "overlap_table.py"), "--out", str(args.out),
              "--msdu", str(args.msdu), "--profiles", args.profiles, "--ratios", args.ratios,
              "--ranks", str(args.ranks), "--rate", f"{args.rate:g}", "--mtu", str(args.mtu),
              "--scale", f"{args.scale:g}", "--steps", str(args.steps),

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a wire format costs in accuracy, before it is written: a simulation of four ranks in torch.
 
-    python3 bench/wire_trials.py --data DIR --format sparse --domain parameter --seed 1
+    python3 bench/training/wire_trials.py --data DIR --format sparse --domain parameter --seed 1
 
-One process trains a network of bench/train.py (its data, schedule and batches) at h = 1. Both
+One process trains a network of train.py (its data, schedule and batches) at h = 1. Both
 phases are coded, both with error feedback. Prints one JSON line. --optimizer adam --domain
 momentum is 1-bit Adam (Tang et al., arXiv:2102.02888), whatever the format: after --warm of the
 steps, with gradients in int4, its second moment is frozen, and ranks exchange first moments.
@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import pathlib
+import sys
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from training import data, models, rank
 
 RANKS = 4

@@ -3,7 +3,8 @@
 """Draws what `msdu plan --json` predicts: a step by each method beside the bound, and the step over
 the number of ranks by topology, of exact steps and of the controller's choice.
 
-    build/bin/msdu plan --profile resnet50 --rate-mbit 10000 --json | bench/plan_draw.py --out plan.svg
+    build/bin/msdu plan --profile resnet50 --rate-mbit 10000 --json |
+        bench/overlap/plan_draw.py --out plan.svg
 
 The suffix of --out says the format. Needs matplotlib.
 """

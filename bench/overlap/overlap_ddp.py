@@ -3,13 +3,13 @@
 """The peer of `msdu bench overlap`: the same model profile through PyTorch's own
 DistributedDataParallel over gloo. One process for each rank, started by torchrun or bench/lab:
 
-    torchrun --nproc-per-node 4 bench/overlap_ddp.py --profile resnet50 --scale 0.1 --link-mbit 940
+    torchrun --nproc-per-node 4 bench/overlap/overlap_ddp.py --profile resnet50 --scale 0.1 --link-mbit 940
 
 Layers are modules with the profile's tensors as parameters, whose forward and backward passes
 sleep until a deadline (times of the profile, scaled as msdu does it), so that the processor stays
 free, as it is beside a GPU. Backward passes return new gradients, which DDP reduces in its buckets
 of 25 MiB (times --scale). Mean gradients are compared with arithmetic, bit for bit.
-bench/overlap_table.py runs both in one laboratory.
+overlap_table.py runs both in one laboratory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import nn
 
 Profile = dict[str, Any]
-PROFILES = Path(__file__).resolve().parent / "profiles"
+PROFILES = Path(__file__).resolve().parents[1] / "profiles"
 PERIOD = 65521  # elements of the pattern that gradients are read from
 BUCKET_MIB = 25.0
 BLOCKED_S = 20e-6  # a wait that took less did not hold the device up

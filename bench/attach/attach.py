@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What msdu.attach() costs with one rank: steps with and without it, in turn, medians side by side.
 
-    python bench/attach.py [--steps N] [--threads N] [--cpu] [--json FILE]
+    python bench/attach/attach.py [--steps N] [--threads N] [--cpu] [--json FILE]
 
 One rank exchanges nothing, so whatever the attached step takes longer is the package's own. With
 --cpu the clock is the thread's processor time (with --threads 1 that is all of the step), which
@@ -22,11 +22,12 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python_shim"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python_shim"), str(ROOT / "bench")]
 import msdu
 from training.allocator import keep_memory
 
-LIBRARY = Path(__file__).resolve().parents[1] / "build/lib/libmsdu.so"
+LIBRARY = ROOT / "build/lib/libmsdu.so"
 if LIBRARY.exists():
     os.environ.setdefault("MSDU_LIBRARY", str(LIBRARY))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open MPI's mpirun over the hosts of the laboratory, one rank on each.
 
-    sudo python3 bench/lab --ranks 4 -- python3 bench/lab_mpirun.py FOLDER mpirun ARGUMENTS...
+    sudo python3 bench/lab --ranks 4 -- python3 bench/attach/lab_mpirun.py FOLDER mpirun ARGUMENTS...
 
 Runs on every host: on that of rank 0 it starts mpirun, which would reach the others by ssh. In its
 place it is given this file, which leaves the command in FOLDER, an empty one, for the host that it

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole training comparison: every run of training/plan.py, then tables and figures.
 
-    bench/train_table.py --data DIR --out bench/results/train [--budget MINUTES]
+    bench/training/train_table.py --data DIR --out bench/results/train [--budget MINUTES]
 
 Runs go on in order of importance until all are done or the budget is used up; call again to go
 on. A run that has its record is never repeated. Runs on shaped links need root (bench/lab);
@@ -18,9 +18,9 @@ import sys
 import time
 from collections.abc import Iterator
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import train
+from training import train  # first: it tells where torch is missing
 from training import data, launch, models, outcome, plan, rank, record, report
 
 PARTS = ("search", "accuracy", "pace", "step", "whole")

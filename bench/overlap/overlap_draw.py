@@ -4,7 +4,7 @@
 lanes of the link, over a few steps.
 
     build/bin/msdu bench overlap --methods free --trace /tmp/t-%m-%r.json
-    bench/overlap_draw.py /tmp/t-free-0.json --out timeline.png --merge timeline.json
+    bench/overlap/overlap_draw.py /tmp/t-free-0.json --out timeline.png --merge timeline.json
 
 The trace itself, without computing, opens in Perfetto (ui.perfetto.dev) and chrome://tracing;
 --merge writes both into one file for them. Drawing needs matplotlib.

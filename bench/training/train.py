@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a model by one method on several ranks and write a record of each run.
 
-    bench/train.py --data DIR --model cnn --method ddp --ranks 4 --seeds 3 --json out.json
+    bench/training/train.py --data DIR --model cnn --method ddp --ranks 4 --seeds 3 --json out.json
 
 Ranks are real processes that talk over gloo: on loopback, or with --rate R each in a network
-namespace whose link is shaped to R Mbit/s (bench/lab, needs root). bench/train_table.py runs the
-whole comparison; bench/README.md says what the fields of a record mean.
+namespace whose link is shaped to R Mbit/s (bench/lab, needs root). train_table.py runs the whole
+comparison; bench/README.md says what the fields of a record mean.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pathlib
 import signal
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 try:
     from training import data, launch, models, rank

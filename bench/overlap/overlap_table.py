@@ -4,7 +4,7 @@
 laboratory run (bench/lab), over links of the same rate, for every profile and ratio wanted; writes
 one file of records for each and a table.
 
-    sudo bench/overlap_table.py --ranks 4 --rate 1000 --scale 0.1 --profiles resnet50,vgg16
+    sudo bench/overlap/overlap_table.py --ranks 4 --rate 1000 --scale 0.1 --profiles resnet50,vgg16
 
 Needs what bench/lab needs, and torch for DDP (--no-ddp: without).
 """
@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).resolve().parent
+BENCH = Path(__file__).resolve().parents[1]
 HEADERS, ETHERNET = 52, 14  # bytes: IPv4, TCP with timestamps; Ethernet
 
 Record = dict[str, Any]
@@ -44,7 +44,7 @@ def job_of(args: argparse.Namespace, profile: str, ratio: float, work: Path) -> 
         ours += ["--methods", args.methods]
     if args.trace:
         ours += ["--trace", f"{args.trace}-%m-%r.json"]
-    ddp = [sys.executable, str(BENCH / "overlap_ddp.py"), *common,
+    ddp = [sys.executable, str(BENCH / "overlap" / "overlap_ddp.py"), *common,
            "--json", str(work / "ddp.json")]
     commands = [ours] if args.no_ddp else [ours, ddp]
     return " && ".join(shlex.join(command) for command in commands)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes and accuracy of MPI trainers that nobody changed, with and without `msdu run`.
 
-    sudo python3 bench/attach_mpi.py --data DIR [--seeds 3] [--epochs 45] [--json FILE]
-    python3 bench/attach_mpi.py --report FILE...
+    sudo python3 bench/attach/attach_mpi.py --data DIR [--seeds 3] [--epochs 45] [--json FILE]
+    python3 bench/attach/attach_mpi.py --report FILE...
 
 Runs examples/mpi_trainer.c and .py with 4 ranks of Open MPI, each on a host of its own in the
 laboratory, over TCP, and counts what its link carried: payload, headers, and mpirun's own messages.
@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RANKS = 4
 BATCH = 8  # of the trainers
 # What a user says of the trainer's optimizer; nothing of Adam. The model's number of tensors lets
@@ -69,7 +69,7 @@ def in_laboratory(words: list[str], environment: dict[str, str]) -> tuple[str, d
             "--",
             sys.executable,
             "-B",
-            str(ROOT / "bench/lab_mpirun.py"),
+            str(ROOT / "bench/attach/lab_mpirun.py"),
         ]
         done = subprocess.run(
             [*lab, *start, str(folder), *words],

@@ -7,6 +7,8 @@
 Runs go on in order of importance until all are done or the budget is used up; call again to go
 on. A run that has its record is never repeated. Runs on shaped links need root (bench/lab);
 without, they are left out. --report only writes tables and figures of the records there are.
+Records of new runs are files of their own, until --pack takes them into one compressed file
+(training/store.py).
 """
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from training import train  # first: it tells where torch is missing
-from training import data, launch, models, outcome, plan, rank, record, report
+from training import data, launch, models, outcome, plan, rank, record, report, store
 
 PARTS = ("search", "accuracy", "pace", "step", "whole")
 Run = tuple[plan.Planned, rank.Options, float, str]  # with its rate and key
@@ -50,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
     add("--retry", action="store_true", help="also runs that failed before")
     add("--list", action="store_true", help="print what would run, and run nothing")
     add("--report", action="store_true", help="run nothing")
+    add("--pack", action="store_true",
+        help="only move the records of new runs into the compressed file")
     return made
 
 
@@ -95,9 +99,9 @@ def options_of(arguments: argparse.Namespace, one: plan.Planned) -> rank.Options
     return train.options_of(train.parser().parse_args(words), one.seed)
 
 
-def to_do(arguments: argparse.Namespace, kept: pathlib.Path) -> Iterator[Run]:
+def to_do(arguments: argparse.Namespace, out: pathlib.Path) -> Iterator[Run]:
     """Runs that have no record yet, as far as they are known already."""
-    records = record.load_all(kept)
+    records = store.load_all(out)
     done = {one["key"] for one in records}
     parts, starts = arguments.parts.split(","), tuple(arguments.methods.split(","))
     ratios = [float(ratio) for ratio in arguments.ratios.split(",") if ratio] or plan.RATIOS
@@ -111,8 +115,8 @@ def to_do(arguments: argparse.Namespace, kept: pathlib.Path) -> Iterator[Run]:
             continue
         options = options_of(arguments, one)
         key = launch.identity_of(options, arguments.ranks, rate, one.part)["key"]
-        failed = (kept / f"{key}.failed").exists() and not arguments.retry
-        if key not in done and not failed:
+        has_failed = store.failed(out, key).exists() and not arguments.retry
+        if key not in done and not has_failed:
             done.add(key)
             yield one, options, rate, key
 
@@ -122,19 +126,20 @@ def say(text: str) -> None:
     print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
-def make(run: Run, ranks: int, kept: pathlib.Path) -> None:
+def make(run: Run, ranks: int, out: pathlib.Path) -> None:
     """One run: its record, or a file that says why there is none."""
     one, options, rate, key = run
     say(f"{one.part} {one.model} {one.method} seed {one.seed} lr {one.lr:g} "
         f"{plan.text_of(one.settings)} rate {rate:g}")
-    failed = kept / f"{key}.failed"
+    failed = store.failed(out, key)
     try:
         made = launch.run(options, ranks, rate, one.part)
     except launch.RunFailed as error:
+        failed.parent.mkdir(exist_ok=True)
         failed.write_text(f"{one.part} {one.model} {one.method}\n{error}\n", encoding="utf-8")
         say(f"  failed: {str(error).splitlines()[-1]}")
         return
-    record.save({**made, "ratio": one.ratio}, kept)
+    store.save({**made, "ratio": one.ratio}, out)
     failed.unlink(missing_ok=True)
     final = "" if made["final"] is None else f"{made['metric']} {made['final']:.3f}, "
     say(f"  {final}{made['bytes_per_rank'] / 1e6:.1f} MB a rank, {made['wall_s']:.1f} s, "
@@ -146,23 +151,25 @@ def main() -> int:
     made = parser()
     arguments = made.parse_args()
     out = pathlib.Path(arguments.out)
-    kept = out / "records"
-    kept.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that ranks are ended as well
     begun = time.monotonic()
     try:
+        if arguments.pack:
+            say(f"{store.pack(out)} new records in {out / store.PACKED}")
+            return 0
         if arguments.list:
-            for one, _, rate, key in to_do(arguments, kept):
+            for one, _, rate, key in to_do(arguments, out):
                 print(key, one.part, one.model, one.method, one.seed, one.lr,
                       plan.text_of(one.settings), f"{rate:g}")
             return 0
         while not arguments.report:
-            run = next(to_do(arguments, kept), None)
+            run = next(to_do(arguments, out), None)
             minutes = (time.monotonic() - begun) / 60
             if run is None or (arguments.budget is not None and minutes >= arguments.budget):
                 break
-            make(run, arguments.ranks, kept)
-        report.write(record.load_all(kept), kept, out)
+            make(run, arguments.ranks, out)
+        report.write(store.load_all(out), out)
     except (data.MissingData, ValueError) as error:
         made.error(str(error))
     return 0

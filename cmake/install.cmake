@@ -15,7 +15,6 @@ if(msdu_attaches)
 endif()
 if(TARGET msdu_command)
     install(TARGETS msdu_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-    install(FILES ${msdu_profiles} DESTINATION ${CMAKE_INSTALL_DATADIR}/msdu/profiles)
 endif()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

@@ -97,7 +97,7 @@ if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
             fi
             record=$results/gpu-resnet18-$method-s$seed.json
             rm -f "$record"
-            limit_s=$train_s run_case "resnet18_${method}_s$seed" python3 bench/train.py \
+            limit_s=$train_s run_case "resnet18_${method}_s$seed" python3 bench/training/train.py \
                 --data "$cifar" --model resnet18 --method "$method" --ranks 4 --device cuda \
                 --epochs "${GPU_EPOCHS:-10}" --seed "$seed" --json "$record"
         done

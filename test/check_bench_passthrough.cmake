@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bench/passthrough.py runs over what was built, and its records have what their readers expect. No
+# passthrough.py runs over what was built, and its records have what their readers expect. No
 # times are judged. Needs PYTHON, SCRIPT, BUILD, WORK_DIR.
 cmake_minimum_required(VERSION 3.21)
 

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import io
 import json
+import lzma
 import pathlib
 import shutil
 import signal
@@ -31,9 +32,8 @@ except ImportError as error:
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
-import train
-import train_table
-from training import data, launch, methods, models, outcome, plan, rank, record, report
+from training import data, launch, methods, models, outcome, plan, rank, record, report, store
+from training import train, train_table
 
 STEPS = 4
 
@@ -164,14 +164,20 @@ class Commands(unittest.TestCase):
             self.assertIn("| search | lr | epochs | seed | accuracy |", table)
             _, listed, _ = self.call(train_table.main, *words, "--list")
             self.assertEqual(listed.count("search cnn ddp") + rows, len(plan.RATES["cnn"]))
+            # nor after its record was packed, and the tables stay as they are
+            status, told, errors = self.call(train_table.main, *words, "--pack")
+            self.assertEqual(status, 0, errors)
+            self.assertIn(f"{rows} new records in {folder}/{store.PACKED}", told)
+            self.assertEqual(list(pathlib.Path(folder, store.SINGLE).iterdir()), [])
+            self.assertEqual(self.call(train_table.main, *words, "--list")[1], listed)
+            self.call(train_table.main, *words, "--report")
+            self.assertEqual((pathlib.Path(folder) / "table.md").read_text(), table)
 
     def test_seeds_and_ratios_can_be_chosen(self) -> None:
         pace = made_up("none", 0.0, purpose="pace", step_median_s=0.1, parameters=10 ** 6)
         with tempfile.TemporaryDirectory() as folder, \
                 unittest.mock.patch("os.geteuid", return_value=0):
-            kept = pathlib.Path(folder, "records")
-            kept.mkdir()
-            record.save(pace, kept)
+            store.save(pace, pathlib.Path(folder))
             words = ["--out", folder, "--models", "cnn", "--list"]
             rows = [row.split() for row in self.call(train_table.main, *words)[1].splitlines()]
             self.assertEqual({row[4] for row in rows}, {"0", "1", "2", "3"})
@@ -248,6 +254,79 @@ def made_up(method: str, final: float, seed: int = 1, **changes: object) -> reco
         "eval_seconds": [1.0, 2.0], "bytes_per_rank": 600000, "ratio": None,
         "key": f"{method}-{seed}-{final}"}
     return {**fields, **changes}
+
+
+class Packing(unittest.TestCase):
+    """Records in one compressed file, and single ones beside it."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name)
+        self.records = [made_up("ddp", 30.0, seed, key=f"ddp-{seed}", started=f"2026-{9 - seed}")
+                        for seed in (3, 1, 2)]  # the oldest first
+
+    def test_packed_and_single_records_are_read_together(self) -> None:
+        for one in self.records[:2]:
+            store.save(one, self.out)
+        self.assertEqual(store.pack(self.out), 2)
+        self.assertEqual(store.pack(self.out), 0)
+        store.save(self.records[2], self.out)
+        oldest_first = sorted(self.records, key=lambda one: str(one["started"]))
+        self.assertEqual(store.load_all(self.out), oldest_first)
+        self.assertEqual(store.pack(self.out), 1)
+        self.assertEqual(store.load_all(self.out), oldest_first)
+        self.assertEqual(list((self.out / store.SINGLE).iterdir()), [])
+        self.assertEqual([file.name for file in self.out.iterdir() if file.is_file()],
+                         [store.PACKED])
+
+    def test_bytes_do_not_depend_on_the_order_of_packing(self) -> None:
+        for one in self.records:
+            store.save(one, self.out)
+        store.pack(self.out)
+        at_once = (self.out / store.PACKED).read_bytes()
+        (self.out / store.PACKED).unlink()
+        for one in reversed(self.records):
+            store.save(one, self.out)
+            store.pack(self.out)
+        self.assertEqual((self.out / store.PACKED).read_bytes(), at_once)
+        lines = lzma.decompress(at_once).decode().splitlines()
+        self.assertEqual([json.loads(line)["key"] for line in lines], ["ddp-1", "ddp-2", "ddp-3"])
+
+    def test_a_run_that_was_repeated_takes_the_place_of_the_packed_one(self) -> None:
+        store.save(self.records[0], self.out)
+        store.pack(self.out)
+        again = {**self.records[0], "final": 31.0}
+        store.save(again, self.out)
+        self.assertEqual(store.load_all(self.out), [again])
+        self.assertEqual(store.pack(self.out), 1)
+        self.assertEqual(store.load_all(self.out), [again])
+
+    def test_nothing_is_lost_to_a_bad_file(self) -> None:
+        file = store.save(self.records[0], self.out)
+        (self.out / store.PACKED).write_bytes(b"no archive")
+        for bad in (store.pack, store.load_all):
+            with self.assertRaisesRegex(ValueError, store.PACKED):
+                bad(self.out)
+        (self.out / store.PACKED).unlink()
+        (self.out / store.SINGLE / "bad.json").write_text(json.dumps({"key": "bad"}))
+        with self.assertRaisesRegex(ValueError, "bad.json: version is missing"):
+            store.pack(self.out)
+        self.assertTrue(file.exists())
+
+    def test_why_a_run_failed_stays_beside_the_records(self) -> None:
+        store.save(self.records[0], self.out)
+        store.failed(self.out, "x").write_text("accuracy cnn x\nno memory\n")
+        store.pack(self.out)
+        self.assertEqual(store.failures(self.out), [store.failed(self.out, "x")])
+        report.write(store.load_all(self.out), self.out)
+        self.assertIn("| accuracy cnn x | no memory |", (self.out / "table.md").read_text())
+
+    def test_what_the_project_packed_can_be_read(self) -> None:
+        out = BENCH / "results" / "train"
+        packed = lzma.decompress((out / store.PACKED).read_bytes()).decode().splitlines()
+        self.assertGreaterEqual(len(packed), 730)
+        self.assertGreaterEqual(len(store.load_all(out)), len(packed))
 
 
 class Tables(unittest.TestCase):
@@ -423,10 +502,10 @@ class Tables(unittest.TestCase):
                             ("size", {"depth": 8})):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
                 with self.assertRaises(ValueError):
-                    record.save({**good, name: value}, pathlib.Path(folder))
+                    store.save({**good, name: value}, pathlib.Path(folder))
                 self.assertEqual(list(pathlib.Path(folder).iterdir()), [])
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyError):
-            file = record.save(good, pathlib.Path(folder))
+            file = store.save(good, pathlib.Path(folder))
             self.assertEqual(json.loads(file.read_text()), good)
 
 

@@ -42,7 +42,7 @@ def identity_of(options: Options, ranks: int, rate: float, purpose: str) -> reco
 
 def _rank_command(options: Options, result: pathlib.Path) -> list[str]:
     text = json.dumps({"options": dataclasses.asdict(options), "result": str(result)})
-    return [sys.executable, str(BENCH / "train.py"), "--rank-of", text]
+    return [sys.executable, str(BENCH / "training" / "train.py"), "--rank-of", text]
 
 
 def _environment(extra: dict[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from . import allocator, data, methods, models, sockets
 
 @dataclasses.dataclass
 class Options:
-    """What a run is; the fields are the options of bench/train.py, resolved."""
+    """What a run is; the fields are the options of train.py, resolved."""
 
     model: str
     dataset: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of runs: what fields they have, who measured, and where they are kept."""
+"""Records of runs: what fields they have, and who measured; store.py keeps them."""
 from __future__ import annotations
 
 import hashlib
@@ -87,28 +87,3 @@ def machine() -> Record:
 
     return {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0],
             "processor": _processor(), "torch": str(torch.__version__), "commit": _commit()}
-
-
-def save(record: Record, folder: pathlib.Path) -> pathlib.Path:
-    """Write a record as <key>.json, whole or not at all. Raises ValueError for a bad record."""
-    wrong = problems(record)
-    if wrong:
-        raise ValueError(f"record {record.get('key')}: {'; '.join(wrong)}")
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{record['key']}.json"
-    part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    part.replace(file)
-    return file
-
-
-def load_all(folder: pathlib.Path) -> list[Record]:
-    """All records of a folder, oldest first. Raises ValueError where one is not as it should."""
-    records = []
-    for file in sorted(folder.glob("*.json")):
-        record = json.loads(file.read_text(encoding="utf-8"))
-        wrong = problems(record)
-        if wrong:
-            raise ValueError(f"{file}: {'; '.join(wrong)}")
-        records.append(record)
-    return sorted(records, key=lambda record: str(record["started"]))

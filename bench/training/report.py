@@ -7,7 +7,7 @@ import math
 import pathlib
 from collections.abc import Iterable, Sequence
 
-from . import outcome
+from . import outcome, store
 from .outcome import Outcome, Pace, Problem
 from .record import Record
 
@@ -249,7 +249,7 @@ def _machines(records: list[Record]) -> str:
 def _failures(out: pathlib.Path) -> str:
     """What could not run, with the reason's last line."""
     rows = []
-    for file in sorted(out.glob("*.failed")):
+    for file in store.failures(out):
         lines = file.read_text(encoding="utf-8").strip().splitlines()
         rows.append((lines[0], lines[-1].replace("|", "/")[:160]))
     return table(("not run", "reason"), rows) if rows else ""
@@ -272,16 +272,13 @@ def section(records: list[Record], problem: Problem) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def write(records: list[Record], kept: pathlib.Path, out: pathlib.Path) -> None:
-    """Write out/table.md, and figures where matplotlib is there.
-
-    kept  folder of the records, where reasons of failures lie as well
-    """
+def write(records: list[Record], out: pathlib.Path) -> None:
+    """Write out/table.md, and figures where matplotlib is there."""
     if not records:
         return
     parts = ["# Training comparison\n", _machines(records), NOTES, glance(records),
              *(section(records, problem) for problem in outcome.problems_of(records)),
-             _failures(kept)]
+             _failures(out)]
     (out / "table.md").write_text("\n".join(parts), encoding="utf-8")
     try:
         import matplotlib  # noqa: F401

@@ -7,7 +7,7 @@
 #define MSDU__EXIT_USAGE 2
 
 int msdu__cmd_info(int argc, char **argv);  /* src/cli/info.c */
-int msdu__cmd_bench(int argc, char **argv); /* bench/bench.c */
+int msdu__cmd_bench(int argc, char **argv); /* bench/harness/bench.c */
 int msdu__cmd_run(int argc, char **argv);   /* src/cli/run_cmd.c */
 int msdu__cmd_plan(int argc, char **argv);  /* src/cli/plan_cmd.c */
 

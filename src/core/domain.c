@@ -402,7 +402,9 @@ static void keep_equal(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
 
 static bool is_kept(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
-    return !f->round.is_exact && !p->runs[slice].is_state && msdu__message_is_equal(p, f);
+    /* accumulated: a slice may be applied before the message has come */
+    return !p->is_accumulated && !f->round.is_exact && !p->runs[slice].is_state &&
+           msdu__message_is_equal(p, f);
 }
 
 void msdu__domain_apply(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)

@@ -9,7 +9,7 @@
 #include "wire/wire.h"
 
 #define MIB          1048576.0
-#define BUCKET_LEAST 262144.0 /* these as bench/overlap_rank.c has them */
+#define BUCKET_LEAST 262144.0 /* these as bench/overlap/overlap_rank.c has them */
 #define BUCKET_MIB   25.0
 #define PARTS_MOST   8
 #define SLICES_MAX   (1U << 20)

@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No circle of files: who calls whom inside libmsdu, by the symbols of its objects.
+"""No circle of files: who calls whom in each library of src/, by the symbols of its objects.
 
-check_calls.py SOURCES FOLDER: sources of the core, and the folder of its objects. Files of one
-circle are printed.
+check_calls.py SOURCES BUILD: the folder src, and what was built of it. Files of one circle are
+printed.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 
-def graph_of(sources: Path, folder: Path) -> dict[str, set[str]]:
+def graph_of(sources: Path, objects: Path) -> dict[str, set[str]]:
     """By file, the files that define what it needs."""
     owner: dict[str, str] = {}
     needs: dict[str, set[str]] = {}
-    for path in sorted(folder.rglob("*.o")):
-        name = str(path.relative_to(folder)).removesuffix(".o")
+    for path in sorted(objects.rglob("*.o")):
+        name = str(path.relative_to(objects)).removesuffix(".o").replace("__/", "../")
         if not (sources / name).exists():
             continue  # of an earlier build: the file is gone
+        name = os.path.normpath(sources / name)
         needs[name] = set()
         done = subprocess.run(["nm", path], capture_output=True, text=True, check=True)
         for line in done.stdout.splitlines():
@@ -47,24 +49,28 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
         return seen
 
     reach = {name: reached(name) for name in graph}
-    found = {
-        tuple(sorted(b for b in reach[a] if a in reach[b])) for a in graph if a in reach[a]
-    }
+    found = {tuple(sorted(b for b in reach[a] if a in reach[b])) for a in graph if a in reach[a]}
     return [list(names) for names in sorted(found)]
 
 
 def main() -> int:
     """Print what is wrong."""
-    graph = graph_of(Path(sys.argv[1]), Path(sys.argv[2]))
-    if len(graph) < 20:
-        print(f"{sys.argv[2]}: no objects of the core")
-        return 1
-    wrong = circles(graph)
-    for names in wrong:
-        print("a circle of files:", *names)
-        for name in names:
-            print(f"  {name} -> {' '.join(sorted(graph[name].intersection(names)))}")
-    return 1 if wrong else 0
+    sources, build = Path(sys.argv[1]), Path(sys.argv[2])
+    files = 0
+    wrong = 0
+    for objects in sorted(build.rglob("*.dir")):
+        folder = sources / objects.parent.parent.relative_to(build)
+        graph = graph_of(folder, objects)
+        files += len(graph)
+        for names in circles(graph):
+            wrong += 1
+            print("a circle of files:")
+            for name in names:
+                others = graph[name].intersection(names)
+                print(f"  {name} -> {' '.join(sorted(others))}")
+    if files < 60:
+        print(f"{build}: objects of {files} files only")
+    return 1 if wrong or files < 60 else 0
 
 
 if __name__ == "__main__":

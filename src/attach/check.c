@@ -2,7 +2,6 @@
 /* What is wrong with the settings, before anything is attached by them. */
 #include "settings.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,14 +156,6 @@ static bool has_refusal(char *text, size_t bytes)
     return true;
 }
 
-/* Of the latest msdu__attach_has_bad_setting(): read at every reduction. */
-static atomic_bool is_bad;
-
-bool msdu__attach_is_bad(void)
-{
-    return atomic_load_explicit(&is_bad, memory_order_relaxed);
-}
-
 bool msdu__attach_has_bad_setting(const msdu__attach_comm *comm, char *text, size_t bytes)
 {
     bool is_found = has_bad_variable(text, bytes) || has_slip(text, bytes);
@@ -172,6 +163,6 @@ bool msdu__attach_has_bad_setting(const msdu__attach_comm *comm, char *text, siz
         is_found = has_owned(text, bytes) || has_refusal(text, bytes) ||
                    msdu__attach_has_bad_list(comm, text, bytes);
     }
-    atomic_store_explicit(&is_bad, is_found, memory_order_relaxed);
+    msdu__attach_set_bad(is_found);
     return is_found;
 }

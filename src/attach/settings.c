@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <fnmatch.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,9 +150,16 @@ static const char *list_of(const char *name)
     return list != NULL && *list != '\0' ? list : NULL;
 }
 
+static atomic_bool is_bad; /* read at every reduction */
+
+void msdu__attach_set_bad(bool is_found)
+{
+    atomic_store_explicit(&is_bad, is_found, memory_order_relaxed);
+}
+
 bool msdu__attach_is_allowed(const msdu__attach_facts *facts)
 {
-    if (msdu__attach_is_bad()) {
+    if (atomic_load_explicit(&is_bad, memory_order_relaxed)) {
         return false;
     }
     const char *bad = NULL;

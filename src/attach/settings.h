@@ -80,7 +80,7 @@ bool msdu__attach_is_allowed(const msdu__attach_facts *facts);
  * text. From then on msdu__attach_is_allowed() allows nothing. comm: NULL before there is one.
  */
 bool msdu__attach_has_bad_setting(const msdu__attach_comm *comm, char *text, size_t bytes);
-bool msdu__attach_is_bad(void);
+void msdu__attach_set_bad(bool is_found); /* settings.c */
 /* The next MSDU_* variable from the *at-th of the environment on that is no setting, in text with
  * the nearest one; is it a slip? false: there is none left. */
 bool msdu__attach_unknown(size_t *at, char *text, size_t bytes, bool *is_slip_out);

@@ -100,6 +100,7 @@ typedef struct msdu__pending {
     msdu__apart *apart; /* and its sum joins the ranks; may be NULL */
     void *recv;         /* where it shall be */
     int tag;            /* of a persistent request's message; 0: a generalized request */
+    void (*complete)(int tag);
 } msdu__pending;
 
 bool msdu__pending_is_any(void);
@@ -108,7 +109,9 @@ int msdu__pending_add(const msdu__pending *pending, void *request_out);
 bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out);
 void msdu__pending_complete(MPI_Request request);
 
-/* attach_mpi.c */
+/* calls.c */
+/* The list as it is: whoever walks it takes each stream's own lock. */
+msdu__stream *msdu__stream_first(void);
 /* The stream of a call, locked; NULL: none, or left alone. */
 msdu__stream *msdu__stream_enter(const msdu__reduction *call);
 /* Who reduces a call? */
@@ -118,25 +121,31 @@ typedef struct msdu__choice {
     msdu__apart *apart; /* ... and this is joined by the sum; may be NULL */
 } msdu__choice;
 msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call);
+/* A call that is not taken. */
+void msdu__stream_observe(const msdu__reduction *call);
 /* The engine takes it over: MPI's code. */
 int msdu__stream_start(msdu__stream *stream, const msdu__reduction *call, uint32_t at);
 /* MPI's way of saying that a call failed; OK: that the stream did. */
 int msdu__stream_fail(msdu__stream *stream, msdu_status status);
-/* Another call between: on any communicator. */
-void msdu__stream_mark(void);
-uint64_t msdu__stream_waits(void);
-/* The trainer's plain calls are to be timed, in one stream more or less. */
-void msdu__stream_time(int more);
 /* Wait for one, or only look. */
 int msdu__stream_settle(const msdu__pending *pending, bool may_block);
+
+/* timing.c */
+/* Another call between: on any communicator. */
+void msdu__stream_mark(void);
+uint64_t msdu__stream_marks(void);
+/* Time in plain calls, ns. */
+uint64_t msdu__stream_waits(void);
+void msdu__stream_waited(uint64_t time_ns);
+/* The trainer's plain calls are to be timed, in one stream more or less. */
+void msdu__stream_time(int more);
+bool msdu__stream_is_timing(void);
 
 /* persistent.c: persistent reductions; as in msdu__attach. */
 bool msdu__persistent_prepare(const msdu__reduction *call, uintptr_t info, msdu__init_call real,
                               void *request_out, int *code_out);
 bool msdu__persistent_start(void *request, int *code_out);
 bool msdu__persistent_release(void *request, int *code_out);
-/* The reduction that was started is done: so shall the request be. */
-void msdu__persistent_complete(int tag);
 /* Before MPI ends. */
 void msdu__persistent_end(void);
 

@@ -89,19 +89,19 @@ bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out)
 
 void msdu__pending_complete(MPI_Request request)
 {
-    int tag = 0;
+    msdu__pending found = {.tag = 0};
     (void)pthread_mutex_lock(&pending_lock);
     for (uint32_t i = 0; i < list_count; i++) {
         if (list[i].request == request) {
-            tag = list[i].tag;
+            found = list[i];
             list[i] = list[list_count - 1];
             atomic_fetch_sub(&list_count, 1);
             break;
         }
     }
     (void)pthread_mutex_unlock(&pending_lock);
-    if (tag > 0) {
-        msdu__persistent_complete(tag);
+    if (found.tag > 0) {
+        found.complete(found.tag);
     } else {
         (void)PMPI_Grequest_complete(request);
     }

@@ -78,6 +78,12 @@ bool msdu__persistent_prepare(const msdu__reduction *call, uintptr_t info, msdu_
     return true;
 }
 
+/* The reduction that was started is done: so shall the request be. */
+static void complete(int tag)
+{
+    (void)PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, self);
+}
+
 /* Called with the stream's lock held. */
 static int start(msdu__stream *stream, persistent *p)
 {
@@ -88,7 +94,8 @@ static int start(msdu__stream *stream, persistent *p)
                              .inner = choice.is_engine ? MPI_REQUEST_NULL : p->inner,
                              .apart = choice.apart,
                              .recv = p->call.recv,
-                             .tag = p->tag};
+                             .tag = p->tag,
+                             .complete = complete};
     if (stream->has_failed) {
         return msdu__stream_fail(stream, MSDU_OK);
     }
@@ -115,11 +122,6 @@ bool msdu__persistent_start(void *request, int *code_out)
     *code_out = start(stream, p);
     (void)pthread_mutex_unlock(&stream->lock);
     return true;
-}
-
-void msdu__persistent_complete(int tag)
-{
-    (void)PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, self);
 }
 
 bool msdu__persistent_release(void *request, int *code_out)

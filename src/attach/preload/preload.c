@@ -15,14 +15,6 @@
 
 #define THREAD_MULTIPLE 3 /* the same in both families, and in MPI's own ABI */
 
-_Thread_local int msdu__inside; /* calls of ours on this thread's stack */
-
-bool msdu__is_on(void)
-{
-    const char *text = getenv("MSDU_ATTACH");
-    return text == NULL || strcmp(text, "off") != 0;
-}
-
 const msdu__attach *msdu__module_for(msdu__function real)
 {
     if (msdu__inside > 0 || !msdu__is_on()) {
@@ -71,32 +63,6 @@ PRELOAD int MPI_Finalize(void)
     }
     msdu__end_mpi();
     return call == NULL ? ERR_OTHER : call();
-}
-
-/* Found by trainers with dlsym(): parameters shall be equal on all ranks after the next step. */
-PRELOAD void msdu_attach_meet(void)
-{
-    const msdu__attach *attach = msdu__ladder_loaded();
-    const msdu__attach_nccl *nccl = msdu__nccl_loaded();
-    if (attach != NULL) {
-        attach->meet();
-    }
-    if (nccl != NULL) {
-        nccl->meet();
-    }
-}
-
-/* Likewise: the learning rate of the next step. */
-PRELOAD void msdu_attach_lr(double lr)
-{
-    const msdu__attach *attach = msdu__ladder_loaded();
-    const msdu__attach_nccl *nccl = msdu__nccl_loaded();
-    if (attach != NULL) {
-        attach->set_lr(lr);
-    }
-    if (nccl != NULL) {
-        nccl->set_lr(lr);
-    }
 }
 
 /* --- how long calls take that are passed through --- */

@@ -137,7 +137,7 @@ static msdu_status mpi_open(const msdu_host *host, msdu_comm **comm_out)
     }
     msdu_status status = host->ranks > 1 ? connect_all(comm) : MSDU_OK;
     if (status != MSDU_OK) {
-        mpi__life_broken();
+        mpi__broken();
         comm_keep(comm); /* a duplication may be under way */
         return status;
     }

@@ -122,12 +122,9 @@ struct msdu_comm {
 
 /* mpi_life.c: MPI itself, and the group's communicators. */
 msdu_status mpi__life_begin(const msdu_host *host);
-/* Give up MPI_Finalize() at the end of the process: a rank will not come to it. */
-void mpi__life_broken(void);
 msdu_status mpi__join(struct msdu_comm *comm);
 /* All ranks leave together, or within the given time; false: communicators must be kept. */
 bool mpi__leave(struct msdu_comm *comm);
-msdu_status mpi__error(const msdu_host *host, const char *call, int code);
 /* MPI_Test() of a collective whose error is returned, not handled. */
 int mpi__test(MPI_Request *request, int *is_done);
 
@@ -156,6 +153,11 @@ msdu_status mpi__watch_blame(struct msdu_comm *comm, struct msdu_req *req, const
 /* An operation is about to start: remember it, and tell a neighbor. */
 void mpi__watch_note(struct msdu_comm *comm, const struct msdu_req *req);
 
+/* mpi_base.c */
+msdu_status mpi__error(const msdu_host *host, const char *call, int code);
+/* Give up MPI_Finalize() at the end of the process: a rank will not come to it. */
+void mpi__broken(void);
+bool mpi__is_broken(void);
 uint64_t mpi__now(void);
 /* Sleep a little longer each time; `pause_ns` starts as 0. */
 void mpi__pause(uint64_t *pause_ns);

@@ -10,41 +10,12 @@
 #include <string.h>
 #include <time.h>
 
-#define PAUSE_LEAST_NS  10000   /* the first sleep while polling */
-#define PAUSE_MOST_NS   1000000 /* the longest */
 #define LEAVE_NS        UINT64_C(700000000)
 #define ALONE_NS        UINT64_C(100000000) /* then the others are told that this rank leaves */
 #define FINALIZE_LATE_S 5 /* how long the end of the process waits for MPI after a failure */
 
-static bool is_ours;   /* this module initialized MPI */
-static bool is_broken; /* a group failed: another rank may never come to MPI_Finalize() */
+static bool is_ours;                                          /* this module initialized MPI */
 static pthread_mutex_t life_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf lock */
-
-uint64_t mpi__now(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
-void mpi__pause(uint64_t *pause_ns)
-{
-    uint64_t next = *pause_ns + *pause_ns / 2;
-    next = next < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : next;
-    *pause_ns = next > PAUSE_MOST_NS ? PAUSE_MOST_NS : next;
-    const struct timespec span = {.tv_nsec = (long)*pause_ns};
-    (void)nanosleep(&span, NULL);
-}
-
-msdu_status mpi__error(const msdu_host *host, const char *call, int code)
-{
-    char reason[MPI_MAX_ERROR_STRING + 1] = "";
-    char text[MPI__TEXT_BYTES];
-    int length = 0;
-    (void)PMPI_Error_string(code, reason, &length);
-    (void)snprintf(text, sizeof(text), "mpi: %s failed: %.400s", call, reason);
-    return host->fail(MSDU_ERR_BACKEND, text);
-}
 
 /* --- MPI itself --- */
 
@@ -63,7 +34,7 @@ static void finalize_at_exit(void)
     if (PMPI_Finalized(&is_final) != MPI_SUCCESS || is_final) {
         return;
     }
-    if (!is_broken) {
+    if (!mpi__is_broken()) {
         (void)PMPI_Finalize();
         return;
     }
@@ -72,11 +43,6 @@ static void finalize_at_exit(void)
     if (pthread_create(&thread, NULL, finalize, NULL) == 0) {
         (void)pthread_timedjoin_np(thread, NULL, &until);
     }
-}
-
-void mpi__life_broken(void)
-{
-    is_broken = true;
 }
 
 static const char *level_name(int level)

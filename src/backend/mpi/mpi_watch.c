@@ -113,7 +113,7 @@ static msdu_status keep_cause(struct msdu_comm *comm, msdu_status status, const 
     if (comm->status == MSDU_OK) {
         comm->status = status;
         (void)snprintf(comm->text, sizeof(comm->text), "%s", text);
-        mpi__life_broken();
+        mpi__broken();
     }
     return comm->status;
 }

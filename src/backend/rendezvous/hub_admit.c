@@ -11,27 +11,6 @@
 
 #define DROP_LINGER_READ 256 /* bytes thrown away so that a refusal is not lost by a reset */
 
-void msdu__conn_close(struct msdu__conn *conn)
-{
-    if (conn->state != MSDU__CONN_FREE) {
-        (void)close(conn->fd);
-    }
-    free(conn->rx);
-    free(conn->tx);
-    memset(conn, 0, sizeof(*conn));
-}
-
-bool msdu__conn_open(struct msdu__conn *conn, int fd)
-{
-    memset(conn, 0, sizeof(*conn));
-    conn->rx_capacity = sizeof(struct msdu__hello);
-    conn->rx = malloc(conn->rx_capacity);
-    conn->fd = fd;
-    conn->state = conn->rx != NULL ? MSDU__CONN_HELLO : MSDU__CONN_FREE;
-    conn->until_ns = msdu__net_now() + MSDU__HANDSHAKE_NS;
-    return conn->rx != NULL;
-}
-
 /* Close a connection that was not admitted, with one line of log. */
 static void drop(struct msdu__server *server, struct msdu__conn *conn, const char *cause)
 {

@@ -10,28 +10,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TICK_MS      50                  /* longest time between looks at the clock */
-#define FLUSH_NS     UINT64_C(500000000) /* longest time to send the last messages */
-#define UNSENT_BYTES ((size_t)64 << 20)  /* a rank that does not read this much is lost */
-#define FIRST_FDS    2                   /* stop_fd and listen_fd come before connections */
-
-static bool reserve(unsigned char **buf, size_t *capacity, size_t wanted)
-{
-    if (wanted <= *capacity) {
-        return true;
-    }
-    size_t larger = *capacity < 4096 ? 4096 : *capacity;
-    while (larger < wanted) {
-        larger *= 2;
-    }
-    unsigned char *grown = realloc(*buf, larger);
-    if (grown == NULL) {
-        return false;
-    }
-    *buf = grown;
-    *capacity = larger;
-    return true;
-}
+#define TICK_MS   50                  /* longest time between looks at the clock */
+#define FLUSH_NS  UINT64_C(500000000) /* longest time to send the last messages */
+#define FIRST_FDS 2                   /* stop_fd and listen_fd come before connections */
 
 /* Send what the socket takes. */
 static void flush(struct msdu__server *server, struct msdu__conn *conn)
@@ -53,40 +34,11 @@ static void flush(struct msdu__server *server, struct msdu__conn *conn)
     }
 }
 
-void msdu__server_send(struct msdu__server *server, struct msdu__conn *conn, uint32_t type,
-                       const void *body, size_t bytes)
-{
-    struct msdu__head head = {.type = type, .bytes = (uint32_t)bytes};
-    size_t wanted = conn->tx_used + sizeof(head) + bytes;
-    if (conn->state != MSDU__CONN_RANK) {
-        return;
-    }
-    if (wanted > UNSENT_BYTES || !reserve(&conn->tx, &conn->tx_capacity, wanted)) {
-        msdu__serve_lost(server, conn, "it does not read");
-        return;
-    }
-    memcpy(conn->tx + conn->tx_used, &head, sizeof(head));
-    if (bytes > 0) {
-        memcpy(conn->tx + conn->tx_used + sizeof(head), body, bytes);
-    }
-    conn->tx_used = wanted;
-}
-
-void msdu__server_send_all(struct msdu__server *server, uint32_t type, const void *body,
-                           size_t bytes)
-{
-    for (int32_t rank = 0; rank < server->host->ranks; rank++) {
-        if (server->by_rank[rank] != NULL) {
-            msdu__server_send(server, server->by_rank[rank], type, body, bytes);
-        }
-    }
-}
-
 /* Read until the message is complete or the socket is empty. */
 static bool read_some(struct msdu__server *server, struct msdu__conn *conn, size_t wanted)
 {
     while (conn->rx_used < wanted) {
-        if (!reserve(&conn->rx, &conn->rx_capacity, wanted)) {
+        if (!msdu__conn_reserve(&conn->rx, &conn->rx_capacity, wanted)) {
             msdu__serve_lost(server, conn, "no memory");
             return false;
         }
@@ -270,6 +222,7 @@ msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd
         return host->fail(MSDU_ERR_NO_MEMORY, "no memory for the rendezvous");
     }
     server->host = host;
+    server->lost = msdu__serve_lost;
     server->listen_fd = listen_fd;
     server->stop_fd = -1;
     memcpy(server->id, id, sizeof(server->id));

@@ -90,6 +90,8 @@ struct msdu__waiter {
 /* Touched by the hub's thread only, except `stop_fd` and what is set before the thread starts. */
 struct msdu__server {
     const msdu_host *host;
+    /* A rank does not read: msdu__serve_lost(). */
+    void (*lost)(struct msdu__server *server, struct msdu__conn *conn, const char *cause);
     int listen_fd;
     int stop_fd; /* eventfd: the owner wants the thread to end */
     pthread_t thread;
@@ -125,7 +127,13 @@ msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd
                                const uint8_t id[MSDU__ID_BYTES], struct msdu__server **server_out);
 /* Send what is left to be sent, for at most half a second, and end. NULL is allowed. */
 void msdu__server_stop(struct msdu__server *server);
-/* Queue a message; the connection is closed if it does not keep up. */
+
+/* hub_conn.c */
+bool msdu__conn_open(struct msdu__conn *conn, int fd);
+void msdu__conn_close(struct msdu__conn *conn);
+/* Room for `wanted` bytes. */
+bool msdu__conn_reserve(unsigned char **buf, size_t *capacity, size_t wanted);
+/* Queue a message; the connection is lost if it does not keep up. */
 void msdu__server_send(struct msdu__server *server, struct msdu__conn *conn, uint32_t type,
                        const void *body, size_t bytes);
 /* To all ranks that are there. */
@@ -136,8 +144,6 @@ void msdu__server_send_all(struct msdu__server *server, uint32_t type, const voi
 void msdu__admit_accept(struct msdu__server *server);
 void msdu__admit_read(struct msdu__server *server, struct msdu__conn *conn);
 void msdu__admit_expire(struct msdu__server *server, uint64_t now_ns);
-void msdu__conn_close(struct msdu__conn *conn);
-bool msdu__conn_open(struct msdu__conn *conn, int fd);
 
 /* hub_serve.c: messages of admitted ranks. */
 void msdu__serve_read(struct msdu__server *server, struct msdu__conn *conn);

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all files of the module use: the time, pauses of a poll, MPI's errors in words. */
+#include "mpi_impl.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define PAUSE_LEAST_NS 10000   /* the first sleep while polling */
+#define PAUSE_MOST_NS  1000000 /* the longest */
+
+static _Atomic bool is_broken; /* a group failed: another rank may never come to MPI_Finalize() */
+
+void mpi__broken(void)
+{
+    is_broken = true;
+}
+
+bool mpi__is_broken(void)
+{
+    return is_broken;
+}
+
+uint64_t mpi__now(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+void mpi__pause(uint64_t *pause_ns)
+{
+    uint64_t next = *pause_ns + *pause_ns / 2;
+    next = next < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : next;
+    *pause_ns = next > PAUSE_MOST_NS ? PAUSE_MOST_NS : next;
+    const struct timespec span = {.tv_nsec = (long)*pause_ns};
+    (void)nanosleep(&span, NULL);
+}
+
+msdu_status mpi__error(const msdu_host *host, const char *call, int code)
+{
+    char reason[MPI_MAX_ERROR_STRING + 1] = "";
+    char text[MPI__TEXT_BYTES];
+    int length = 0;
+    (void)PMPI_Error_string(code, reason, &length);
+    (void)snprintf(text, sizeof(text), "mpi: %s failed: %.400s", call, reason);
+    return host->fail(MSDU_ERR_BACKEND, text);
+}

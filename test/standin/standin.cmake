@@ -86,7 +86,7 @@ foreach(copy "" _copy)
     target_link_libraries(attach_nccl_late${copy} PRIVATE
         msdu_flags msdu_standin${copy} Threads::Threads m ${CMAKE_DL_LIBS})
 endforeach()
-add_executable(passthrough_nccl_standin ../bench/passthrough.c ../bench/passthrough_nccl.c)
+add_executable(passthrough_nccl_standin ${PROJECT_SOURCE_DIR}/bench/passthrough.c ${PROJECT_SOURCE_DIR}/bench/passthrough_nccl.c)
 target_compile_definitions(passthrough_nccl_standin PRIVATE
     BENCH_OVER="stand-in" BENCH_NCCL="libmsdu_standin.so")
 target_link_libraries(passthrough_nccl_standin PRIVATE

@@ -21,7 +21,7 @@ target_link_libraries(gpu_passes PRIVATE msdu_core msdu_flags m)
 set_target_properties(gpu_passes PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
 # What `msdu run` adds to a call that it passes through (bench/passthrough.py); over the tests'
-# stand-in for NCCL: test/standin/standin.cmake.
+# stand-in for NCCL: test/standin/CMakeLists.txt.
 get_property(msdu_mpi_families GLOBAL PROPERTY MSDU_MPI_FAMILIES)
 foreach(family IN LISTS msdu_mpi_families)
     add_executable(passthrough_${family} bench/passthrough.c bench/passthrough_mpi.c)

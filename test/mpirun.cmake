@@ -18,7 +18,7 @@ function(msdu_check_mpirun family)
     endif()
     set(probe ${CMAKE_CURRENT_BINARY_DIR}/mpi_probe_${family})
     execute_process(COMMAND ${MSDU_MPICC_${family}}
-        -o ${probe} ${CMAKE_CURRENT_SOURCE_DIR}/mpi_probe.c RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
+        -o ${probe} ${CMAKE_CURRENT_SOURCE_DIR}/backend/mpi_probe.c RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
     if(code EQUAL 0)
         execute_process(COMMAND ${CMAKE_COMMAND} -E env ${msdu_mpi_environment}
             ${MSDU_MPIRUN_${family}} -n 2 ${probe} TIMEOUT 60 RESULT_VARIABLE code

@@ -4,7 +4,7 @@
  * it runs the files named as arguments once each, every beginning of them, and mutations of
  * them, as an ordinary test.
  */
-#include "../bench/profile.h"
+#include "bench/profile.h"
 #include "fuzz_mutate.h"
 
 #include <math.h>

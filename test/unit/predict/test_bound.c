@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bound: cases solved by hand, and against a link that is simulated step after step. */
-#include "../bench/bound.h"
+#include "bench/bound.h"
 #include "random.h"
 #include "suite.h"
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../src/correct/vec.h"
-#include "../src/interval/sketch.h"
+#include "correct/vec.h"
+#include "interval/sketch.h"
 #include "suite.h"
 
 #define RANKS 4

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Model profiles: what is read, what is refused and how, and the profiles of the project. */
-#include "../bench/profile.h"
+#include "bench/profile.h"
 #include "suite.h"
 
 #include <check.h>

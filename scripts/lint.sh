@@ -10,7 +10,7 @@ sources() {
 
 # Only what is compiled by itself, and so has an entry in the compile commands.
 compiled_sources() {
-    sources | grep -E '\.(c|cc)$' | grep -vE '^test/(consumer/|mpi_probe.c)'
+    sources | grep -E '\.(c|cc)$' | grep -vE '^test/(abi/consumer/|backend/mpi_probe.c)'
 }
 
 sources | xargs clang-format-14 --dry-run -Werror

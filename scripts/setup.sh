@@ -82,7 +82,7 @@ demo_python() {
 test_python() {
     python_packages python_shim/requirements.txt ||
         echo "setup: no torch from Python's index: the tests of python_shim will be skipped" >&2
-    python_packages test/requirements.txt ||
+    python_packages test/attach/requirements.txt ||
         echo "setup: no mpi4py from Python's index: it is tested over Open MPI only" >&2
 }
 

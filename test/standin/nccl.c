@@ -20,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../half.h"
+#include "../kit/half.h"
 
 static size_t size_of(ncclDataType_t type)
 {

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../examples/batch.h"
-#include "../examples/idx.h"
-#include "../examples/net.h"
-#include "../examples/optim.h"
+#include "examples/batch.h"
+#include "examples/idx.h"
+#include "examples/net.h"
+#include "examples/optim.h"
 #include "suite.h"
 
 #define SEED 7

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of `msdu bench overlap`: its gradients add up to the same bits in every order, and what was
  * made is what is compared with. */
-#include "../bench/overlap/overlap.h"
+#include "overlap/overlap.h"
 #include "suite.h"
 
 #include <check.h>

@@ -20,7 +20,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).resolve().parents[1] / "bench" / "overlap"
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "overlap"
 SMALL = ["--profile", "bert-large", "--scale", "0.0002", "--ratio", "2", "--link-mbit", "800"]
 MSDU = ""
 

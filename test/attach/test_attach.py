@@ -19,7 +19,7 @@ import unittest
 from pathlib import Path
 from typing import ClassVar
 
-VENV = Path(__file__).parent.parent / "build" / "venv"
+VENV = Path(__file__).resolve().parents[2] / "build" / "venv"
 PATIENCE_S = 100
 RANKS = 4
 SGD = {

@@ -21,9 +21,9 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "bench" / "lab"
-STREAM = str(ROOT / "test" / "lab_stream.py")
+STREAM = str(Path(__file__).resolve().with_name("lab_stream.py"))
 PATIENCE_S = 100
 NOBODY = 65534
 sys.dont_write_bytecode = True

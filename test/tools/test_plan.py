@@ -17,7 +17,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).resolve().parents[1] / "bench" / "overlap"
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "overlap"
 MSDU = ""
 RUN = ["--profile", "resnet50", "--scale", "0.01", "--ratio", "1", "--rate-mbit", "900",
        "--latency-us", "100", "--slice-us", "80", "--up-to", "0"]

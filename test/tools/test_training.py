@@ -29,7 +29,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench"
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 from training import data, launch, methods, models, outcome, plan, rank, record, report, store

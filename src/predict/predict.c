@@ -14,7 +14,7 @@
 #define PASSES_MOST  2e7    /* over layers */
 #define ROUNDS_MOST  64     /* streamed: rounds overlap, so many are needed for a mean */
 #define RENEWALS     2      /* looks at the plan */
-#define FLOOR_NS     100000 /* as src/replan.c */
+#define FLOOR_NS     100000 /* as src/core/replan.c */
 
 /*
  * Passes over a slice by the communication thread, ns an element: capture, encode, sum, decode.
@@ -219,7 +219,7 @@ static void fill_job(msdu__whatif_model *m)
     msdu__plan_initial(m->slicing.slice_count, m->order);
 }
 
-/* --- the plan, as src/replan.c renews it --- */
+/* --- the plan, as src/core/replan.c renews it --- */
 
 static bool renew(msdu__whatif_model *m)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What training computes, by the bit, for a table of settings, compared with test/record.txt.
+ * What training computes, by the bit, for a table of settings, compared with record.txt.
  *
  * One line a case: hashes of all ranks' parameters at the end and before all steps, rounds as
  * number x interval / bits of the wire, bytes that rank 0 sent, drift and divergence of the last

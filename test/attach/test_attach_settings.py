@@ -26,7 +26,7 @@ from test_attach import (
     options,
     plain,
     program,
-    python_with_mpi4py,
+    pythons_with_mpi4py,
 )
 
 
@@ -133,12 +133,12 @@ class Nothing(unittest.TestCase):
         self.assertNotIn("nothing was attached", done.stderr)
 
     def test_pickled_reductions_of_mpi4py(self) -> None:
-        python = python_with_mpi4py()
-        if python is None:
+        if not pythons_with_mpi4py():
             self.skipTest(f"no Python with mpi4py over {options.family}")
-        done = job(options.msdu, "run", "--", python, "-B", "-c", PICKLED, ranks=2)
-        self.assertEqual(done.stderr.count("msdu: nothing was attached: "), 1)
-        self.assertIn("comm.Allreduce is", done.stderr)
+        for python in pythons_with_mpi4py():
+            done = job(options.msdu, "run", "--", *python, "-B", "-c", PICKLED, ranks=2)
+            self.assertEqual(done.stderr.count("msdu: nothing was attached: "), 1)
+            self.assertIn("comm.Allreduce is", done.stderr)
 
     def alone(self, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Without mpirun; a library that calls itself torch's can be found."""

@@ -134,8 +134,10 @@ struct msdu_comm;
 
 /*
  * Memory and loops of a device. As in backend.h: negative statuses come with a text by
- * host->fail(), nothing throws, prints or exits. The context's communication thread calls mark and
- * reached; what other threads may call beside it says so, and is locked by the backend.
+ * host->fail(), nothing throws, prints or exits. One thread at a time calls run, mark, reached and
+ * exchange: before msdu_start() returns the thread that called it, then the context's communication
+ * thread, and once that stands still after a failure the owner. What any thread may call beside it
+ * says so, and is locked by the backend.
  */
 typedef struct msdu_device {
     size_t size;      /* sizeof(msdu_device) when the backend was built */
@@ -146,8 +148,7 @@ typedef struct msdu_device {
     void (*release)(struct msdu_comm *comm, void *memory, int32_t is_shared);
     /* Between any two memories, behind everything run so far. Blocks. Thread: any. */
     msdu_status (*copy)(struct msdu_comm *comm, void *to, const void *from, uint64_t bytes);
-    /* Launch a pass; it is copied. Never blocks. Thread: the communication thread, and beside it
-     * the owner, which sets optimizer state to zero (setting state = reset). */
+    /* Launch a pass; it is copied. Never blocks. */
     msdu_status (*run)(struct msdu_comm *comm, const msdu_pass *pass);
     /* Number the point behind all passes launched so far; rising. The library asks for one mark
      * after the other; the backend calls host->notify() when one is reached. */

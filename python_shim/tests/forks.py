@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import pickle
+import random
 import runpy
 import select
 import signal
@@ -45,10 +47,20 @@ class Outcome:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on now.
+
+    Not one that the kernel gives out by itself: torch's Gloo of a script before may get that until
+    it is used, and whoever then looks for the store at it waits for ever.
+    """
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        low = int(file.read().split()[0])
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", random.randrange(10000, low)))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
 
 
 def _keep_groups() -> None:
@@ -70,6 +82,7 @@ def _child(rank: int, function: Callable[[int], Any], path: Path, env: dict[str,
         out = os.open(path.with_suffix(".out"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(out, 1)
         os.dup2(out, 2)
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
         sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
         sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
         torch.set_num_threads(1)
@@ -96,7 +109,7 @@ def launch(
     """Run ``function(rank)`` in ``count`` forked processes that find each other as under torchrun.
 
     Raises:
-        TimeoutError: one was still running after ``limit_s``; all are killed.
+        TimeoutError: one was still running after ``limit_s``; all are killed. It says where.
     """
     folder.mkdir(parents=True, exist_ok=True)
     common = {
@@ -115,11 +128,19 @@ def launch(
         if pid == 0:
             _child(rank, function, path, common)
         pids.append(pid)
-    codes = _wait(pids, limit_s)
+    codes = _wait(pids, paths, limit_s)
     return [_outcome(path, code) for path, code in zip(paths, codes)]
 
 
-def _wait(pids: list[int], limit_s: float) -> list[int]:
+def _places(pids: list[int], paths: list[Path]) -> str:
+    """Where the threads of these ranks are."""
+    for pid in pids:
+        os.kill(pid, signal.SIGUSR1)
+    time.sleep(1)
+    return "\n".join(path.with_suffix(".out").read_text(errors="replace") for path in paths)
+
+
+def _wait(pids: list[int], paths: list[Path], limit_s: float) -> list[int]:
     codes: dict[int, int] = {}
     end = time.monotonic() + limit_s
     try:
@@ -131,7 +152,8 @@ def _wait(pids: list[int], limit_s: float) -> list[int]:
                         codes[pid] = os.waitstatus_to_exitcode(status)
             if time.monotonic() > end:
                 left = [rank for rank, pid in enumerate(pids) if pid not in codes]
-                raise TimeoutError(f"ranks {left} still run after {limit_s} s")
+                where = _places([pids[rank] for rank in left], [paths[rank] for rank in left])
+                raise TimeoutError(f"ranks {left} still run after {limit_s} s: {where}")
             select.select([], [], [], 0.02)
     finally:
         for pid in pids:

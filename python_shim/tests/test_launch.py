@@ -17,6 +17,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from forks import free_port
 from nets import OPTIMIZERS
 from test_parity import PLAIN
 
@@ -46,12 +47,6 @@ with msdu.attach(model, optimizer) as attachment, msdu.attach(other) as second:
 """
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def results(text: str) -> dict[int, tuple[int, float]]:
     lines = [line.split() for line in text.splitlines() if line.startswith("result ")]
     return {int(rank): (int(size), float(total)) for _, rank, size, total in lines}
@@ -73,7 +68,7 @@ def write(folder: Path, before: str = "", after: str = "") -> str:
 def torchrun(script: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-         "--master-port", free_port(), script],
+         "--master-port", str(free_port()), script],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -112,7 +107,7 @@ def by_variables(script: str, env: dict[str, str]) -> str:
 def test_master_variables_alone(tmp_path: Path) -> None:
     """No store is served there: rank 0 serves one, which a process group made later shares."""
     script = write(tmp_path, after="torch.distributed.init_process_group('gloo')")
-    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     check_equal(by_variables(script, env))
 
 
@@ -205,7 +200,7 @@ def test_the_wheel_trains_in_an_empty_environment(installed: Path, tmp_path: Pat
         for name, value in os.environ.items()
         if not name.startswith("MSDU_") and name != "PYTHONPATH"
     }
-    env.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+    env.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     jobs = [
         subprocess.Popen(
             [installed, script],

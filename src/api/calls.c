@@ -265,6 +265,13 @@ msdu_status msdu_join(msdu_ctx *ctx)
     return p->ranks > 1 ? msdu__join_run(p) : MSDU_OK;
 }
 
+static bool carry_rollback(msdu__pipeline *p)
+{
+    msdu__domain_rollback(p);
+    msdu__handoff_carried(p);
+    return true;
+}
+
 msdu_status msdu_rollback(msdu_ctx *ctx)
 {
     msdu_status guarded = msdu__guard(ctx);
@@ -278,9 +285,12 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
     if (atomic_load(&p->status) == MSDU_OK && !p->is_finished) {
         /* a failure meanwhile is the very thing that one goes back after */
         (void)msdu__handoff_wait(p, MSDU_ALL_TENSORS, MSDU_PARAMETER);
+        (void)msdu__handoff_carry(p, carry_rollback, "the parameters of its last round");
     }
     msdu__await_stillness(p);
-    msdu__domain_rollback(p);
+    if (atomic_load(&p->status) != MSDU_OK || p->is_finished) {
+        msdu__domain_rollback(p);
+    }
     return msdu__pass_settle(p);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Between steps, and at the end: one exact, blocking average of all parameters, with what the error
- * feedback still held back, so that every rank has the same bits. Runs on the owner, while the
- * communication thread has nothing to do.
+ * feedback still held back, so that every rank has the same bits. The owner waits while the
+ * communication thread, which has nothing else to do, does it.
  */
 #include "caller.h"
 
@@ -335,8 +335,28 @@ static msdu_status catch_up(msdu__pipeline *p)
     return status == MSDU_OK ? average(p, &m, 0, p->slice_bound) : status;
 }
 
+/* Communication thread. */
+static bool end_with(msdu__pipeline *p, msdu_status status)
+{
+    if (status != MSDU_OK) {
+        msdu__pipeline_fail(p, status, msdu_last_error());
+    }
+    msdu__handoff_carried(p);
+    return true;
+}
+
+static bool carry_average(msdu__pipeline *p)
+{
+    return end_with(p, average_all(p));
+}
+
+static bool carry_catch_up(msdu__pipeline *p)
+{
+    return end_with(p, catch_up(p));
+}
+
 /* Once everything that was under way has ended. */
-static msdu_status run_drained(msdu__pipeline *p, msdu_status (*work)(msdu__pipeline *p))
+static msdu_status run_drained(msdu__pipeline *p, bool (*work)(msdu__pipeline *p))
 {
     uint64_t blocked = atomic_load(&p->blocked_ns);
     msdu_status status = msdu__handoff_drain(p);
@@ -344,23 +364,18 @@ static msdu_status run_drained(msdu__pipeline *p, msdu_status (*work)(msdu__pipe
         return status;
     }
     uint64_t began = msdu__pipeline_now(p);
-    status = work(p);
+    status = msdu__handoff_carry(p, work, "the last average of all ranks");
     uint64_t spent = msdu__pipeline_now(p) - began;
-    p->step_blocked_ns += spent;
     forgive(p, atomic_fetch_add(&p->blocked_ns, spent) + spent - blocked);
-    if (status != MSDU_OK) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
-        return msdu__pipeline_status(p);
-    }
-    return MSDU_OK;
+    return status;
 }
 
 msdu_status msdu__final_meet(msdu__pipeline *p)
 {
-    return run_drained(p, average_all);
+    return run_drained(p, carry_average);
 }
 
 msdu_status msdu__final_catch_up(msdu__pipeline *p)
 {
-    return run_drained(p, catch_up);
+    return run_drained(p, carry_catch_up);
 }

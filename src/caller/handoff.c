@@ -191,19 +191,16 @@ static void mark_busy(msdu__pipeline *p, uint32_t fragment)
 }
 
 /* Here and not where the mean is applied: only the owner knows that the optimizer is done with its
- * state in this step. */
+ * state in this step. Who waits for parameters waits for the zeros. */
 void msdu__handoff_reset(msdu__pipeline *p)
 {
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        const msdu__tensor *t = &p->tensors[i];
-        if (t->role == MSDU_ROLE_STATE && p->settings.state == MSDU__STATE_RESET) {
-            msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
-                                        .announcement = msdu__announcement(i, MSDU_PARAMETER),
-                                        .count = t->count * msdu__dtype_bytes(t->dtype),
-                                        .out = t->parameter}};
-            msdu__pass_run(p, &pass);
-        }
+    if (p->settings.state != MSDU__STATE_RESET) {
+        return;
     }
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        atomic_fetch_add(&p->tensors[i].busy[1], 1);
+    }
+    msdu__handoff_push(p, MSDU__COMMAND_RESET);
 }
 
 /* Results that are due now: from here the parameters are the library's until they are applied. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One operation from begin to end, where the communication thread does not run. */
+/* One operation from begin to end, while nothing else is under way. */
 #include "start.h"
 
 #include <time.h>
@@ -40,5 +40,6 @@ msdu_status msdu__blocking_run(msdu__pipeline *p, msdu_op *op, uint32_t lane)
             status = msdu__pipeline_overdue(p, began, "a blocking operation");
         }
     } while (status == MSDU_IN_PROGRESS);
+    atomic_fetch_add(&p->progress, 1); /* an owner that waits for it sees that something moves */
     return status;
 }

@@ -522,6 +522,24 @@ void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double fact
     msdu__domain_clear(p, slice, false);
 }
 
+void msdu__domain_reset(msdu__pipeline *p)
+{
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        const msdu__tensor *t = &p->tensors[i];
+        msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
+                                    .announcement = msdu__announcement(i, MSDU_PARAMETER),
+                                    .count = t->count * msdu__dtype_bytes(t->dtype),
+                                    .out = t->parameter}};
+        if (t->role == MSDU_ROLE_STATE) {
+            msdu__pass_run(p, &pass);
+        }
+    }
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        atomic_fetch_sub(&p->tensors[i].busy[1], 1);
+    }
+    msdu__pipeline_wake(p);
+}
+
 void msdu__domain_anchor(msdu__pipeline *p)
 {
     for (uint32_t slice = p->slice_bound; slice-- > 0;) {

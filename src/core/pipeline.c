@@ -58,6 +58,10 @@ static bool take_command(msdu__pipeline *p, uint32_t value)
         msdu__round_enter_local(p);
         return true;
     }
+    if ((value & MSDU__COMMAND_RESET) != 0) {
+        msdu__domain_reset(p);
+        return true;
+    }
     return (value & MSDU__COMMAND_CARRY) != 0 ? p->carried(p) : msdu__round_drain(p);
 }
 

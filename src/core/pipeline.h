@@ -365,6 +365,7 @@ struct msdu_ctx {
 #define MSDU__COMMAND_ANCHOR 0x20000000U /* set all anchors from the parameters */
 #define MSDU__COMMAND_DRAIN  0x10000000U /* tell when what was captured has ended */
 #define MSDU__COMMAND_CARRY  0x08000000U /* call `carried` until it returns true */
+#define MSDU__COMMAND_RESET  0x04000000U /* zeros in optimizer state (setting state = reset) */
 #define MSDU__COMMAND_VALUE  0x03ffffffU
 _Static_assert(MSDU__SLICES_MOST == MSDU__COMMAND_VALUE + 1, "a slice is no command");
 
@@ -426,6 +427,8 @@ void msdu__domain_keep(msdu__pipeline *p, uint32_t slice);
 void msdu__domain_clear(msdu__pipeline *p, uint32_t slice, bool is_late);
 /* The round is skipped: gradients <- NaN, error feedback as it was before. */
 void msdu__domain_skip(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice);
+/* Zeros in registered optimizer state; then it is given back. */
+void msdu__domain_reset(msdu__pipeline *p);
 /* anchors <- parameters */
 void msdu__domain_anchor(msdu__pipeline *p);
 /* parameters <- anchors */

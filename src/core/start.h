@@ -29,8 +29,8 @@ void msdu__cores_count(msdu__pipeline *p, const msdu__place_name *names);
 double msdu__cores_halted_ns(long cores, double time_ns, double stolen_ns);
 
 /* --- blocking.c --- */
-/* Run one operation to its end, before the communication thread exists or while it has nothing to
- * do. */
+/* Run one operation to its end: before the communication thread exists, or on it while nothing is
+ * under way. */
 msdu_status msdu__blocking_run(msdu__pipeline *p, msdu_op *op, uint32_t lane);
 
 /* --- cut.c --- */

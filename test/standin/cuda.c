@@ -206,6 +206,8 @@ struct CUstream_st {
     uint64_t done;
     bool is_ending;
     cudaGraph_t graph; /* what is given is kept there and not done */
+    pthread_t leader;  /* thread that launched the latest kernel */
+    unsigned leaders;  /* how often that was another than before */
 };
 
 /* What was captured, in order; the same thing is launched. */
@@ -308,6 +310,22 @@ cudaError_t standin_launch(cudaStream_t stream, void (*function)(void *), const 
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
     return cudaSuccess;
+}
+
+/* The thread that starts a context, its communication thread, and the owner after a failure. */
+#define LEADERS_MOST 3
+
+cudaError_t standin_lead(cudaStream_t stream)
+{
+    cudaStream_t s = stream_of(stream);
+    pthread_mutex_lock(&s->lock);
+    if (s->leaders == 0 || pthread_equal(s->leader, pthread_self()) == 0) {
+        s->leader = pthread_self();
+        s->leaders++;
+    }
+    bool is_led = s->leaders <= LEADERS_MOST;
+    pthread_mutex_unlock(&s->lock);
+    return is_led ? cudaSuccess : cudaErrorNotPermitted;
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
@@ -517,7 +535,8 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t 
     if (!standin_is_device(memory, bytes)) {
         return cudaErrorInvalidValue;
     }
-    return standin_launch(stream, do_fill, &m, sizeof(m));
+    cudaError_t error = standin_lead(stream);
+    return error == cudaSuccess ? standin_launch(stream, do_fill, &m, sizeof(m)) : error;
 }
 
 /* As with CUDA, memory of the host that is not pinned makes the call wait. */
@@ -538,6 +557,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 
 const char *cudaGetErrorString(cudaError_t error)
 {
+    if (error == cudaErrorNotPermitted) {
+        return "stand-in: two threads launch passes, each beside the other";
+    }
     return error == cudaSuccess ? "no error" : "stand-in: invalid value or no memory";
 }
 

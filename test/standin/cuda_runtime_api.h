@@ -16,6 +16,7 @@ typedef enum cudaError {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorNotReady = 600,
+    cudaErrorNotPermitted = 800,
 } cudaError_t;
 
 typedef enum cudaMemcpyKind {
@@ -78,6 +79,9 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
 /* Run function(argument) in its turn on the stream; argument is copied. */
 cudaError_t standin_launch(cudaStream_t stream, void (*function)(void *), const void *argument,
                            size_t bytes);
+/* Unlike CUDA's, a stream takes kernels of one thread: msdu/device.h promises that of a context's
+ * passes. It may change, but not back and forth. */
+cudaError_t standin_lead(cudaStream_t stream);
 /* Is all of it memory that cudaMalloc() gave? */
 int standin_is_device(const void *memory, size_t bytes);
 

@@ -64,7 +64,15 @@ LOOPS_PLAIN(KERNEL)
 FOLD_KERNEL(fold_sums)
 FOLD_KERNEL(fold_sketch)
 
-#define LAUNCH(name, a, stream)      standin_launch(stream, name##_kernel, &(a), sizeof(a))
-#define LAUNCH_FOLD(name, a, stream) standin_launch(stream, name##_fold, &(a), sizeof(a))
-#define LOOPS_RESULT                 cudaSuccess
+static _Thread_local cudaError_t failed; /* the first failure stays, as with CUDA */
+
+static void launch(cudaStream_t stream, void (*kernel)(void *), const loop_args *a)
+{
+    failed = failed == cudaSuccess ? standin_lead(stream) : failed;
+    failed = failed == cudaSuccess ? standin_launch(stream, kernel, a, sizeof(*a)) : failed;
+}
+
+#define LAUNCH(name, a, stream)      launch(stream, name##_kernel, &(a))
+#define LAUNCH_FOLD(name, a, stream) launch(stream, name##_fold, &(a))
+#define LOOPS_RESULT                 failed
 #include "nccl_loops_launch.inc"

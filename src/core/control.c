@@ -74,6 +74,7 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
         .latency_ns = p->latency_ns,
         .wait_ns = waited,
         .alone_ns = is_absent ? waited : msdu__cores_alone(p, f, waited),
+        .queued_ns = p->last_queued_ns,
         .loss = atomic_load(&p->loss),
         .lr = atomic_load(&p->lr),
         .wants_plan = f->wants_plan ? 1.0 : 0.0,

@@ -27,6 +27,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     double latency = (double)INFINITY;
     double wait = (double)INFINITY;
     double alone = (double)INFINITY;
+    double queued = 0;
     double weights = msdu__message_weights(p, f);
     for (int32_t rank = p->ranks; rank-- > 0;) {
         stats->lr = f->control[rank].weight > 0 ? f->control[rank].lr : stats->lr;
@@ -39,6 +40,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
         step = largest(step, c->step_ns);
         link = smallest(link, c->link_ns);
         latency = smallest(latency, c->latency_ns);
+        queued = largest(queued, c->queued_ns);
         wait = c->weight > 0 ? smallest(wait, c->wait_ns) : wait; /* who joined does not train */
         alone = c->weight > 0 ? smallest(alone, c->alone_ns) : alone;
     }
@@ -55,6 +57,7 @@ static void reduce_control(const msdu__pipeline *p, const msdu__fragment *f,
     stats->step_ns = (uint64_t)step;
     stats->link_ns = (uint64_t)link;
     stats->latency_ns = (uint64_t)latency;
+    stats->queued_ns = (uint64_t)queued;
     stats->wait_ns = isfinite(wait) ? (uint64_t)wait : 0;
     stats->shared_ns = isfinite(wait) ? (uint64_t)(wait - smallest(wait, alone)) : 0;
 }

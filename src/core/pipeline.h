@@ -120,9 +120,10 @@ typedef struct msdu__control {
     double step_ns;
     double link_ns;
     double latency_ns;
-    double wait_ns;  /* the owner's, since the message before */
-    double alone_ns; /* of that, at most: no other rank computed on this rank's cores */
-    double loss;     /* NaN: not told */
+    double wait_ns;   /* the owner's, since the message before */
+    double alone_ns;  /* of that, at most: no other rank computed on this rank's cores */
+    double queued_ns; /* in the round of link_ns the communication thread waited for a core */
+    double loss;      /* NaN: not told */
     double lr;
     double wants_plan; /* rank 0: the order shall be renewed after this round */
     double weight;     /* of this rank in the mean */
@@ -311,6 +312,8 @@ typedef struct msdu__pipeline {
     uint64_t flight_began_ns;
     double link_ns; /* of the present round */
     double last_link_ns;
+    uint64_t queued_ns;    /* its time on a run queue, when the latest round ended; 0: none did */
+    double last_queued_ns; /* of that round */
     double latency_ns;
     uint64_t lane_sequence[2 * MSDU__LANES_MAX + 2];
     uint32_t active[MSDU__FRAGMENTS_MAX]; /* open fragments in order of opening */
@@ -466,6 +469,9 @@ double msdu__message_weights(const msdu__pipeline *p, const msdu__fragment *f);
 /* Of what the owner waited since the last control message of `f`, at most: what left a core of this
  * host idle. Communication thread; once for each message. */
 double msdu__cores_alone(const msdu__pipeline *p, msdu__fragment *f, double waited_ns);
+/* How long the calling thread was ready to run and waited for a core, since it began; 0: not told.
+ */
+uint64_t msdu__cores_queued_ns(void);
 uint64_t msdu__cores_thread_ns(void); /* processor time of the calling thread */
 
 /* --- decide.c: the decision behind a round --- */

@@ -133,6 +133,15 @@ static void observe(msdu__pipeline *p, const msdu__fragment *f)
     msdu__pipeline_io(p, status);
 }
 
+static void note_times(msdu__pipeline *p)
+{
+    uint64_t queued = p->clock == msdu__clock_monotonic ? msdu__cores_queued_ns() : 0;
+    p->last_queued_ns = p->queued_ns > 0 ? (double)(queued - p->queued_ns) : 0;
+    p->queued_ns = queued;
+    p->last_link_ns = p->link_ns;
+    p->link_ns = 0;
+}
+
 bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f)
 {
     if (atomic_load(&p->status) != MSDU_OK || !f->is_control_done || !f->may_apply ||
@@ -141,8 +150,7 @@ bool msdu__round_finish(msdu__pipeline *p, msdu__fragment *f)
         return false;
     }
     if (!f->is_applied) {
-        p->last_link_ns = p->link_ns;
-        p->link_ns = 0;
+        note_times(p);
         apply_round(p, f);
         f->is_applied = true;
         if (!msdu__round_passes_done(p, f)) {

@@ -75,6 +75,8 @@ typedef struct msdu__round_stats {
     uint64_t step_ns;    /* one step without waiting, largest over ranks, smoothed */
     uint64_t link_ns;    /* time slices kept the link busy in the round before, smallest over ranks;
                             0: not known */
+    uint64_t queued_ns;  /* in that round a communication thread was ready to run, but no core was
+                            free; largest over ranks */
     int link_wire;       /* format of that round */
     uint64_t latency_ns; /* time of an almost empty message */
     double fixed_ns;     /* of link_ns, whatever the format: learned by a policy; 0: not known */

@@ -204,10 +204,9 @@ static void begin_block(msdu__interval_state *state)
 
 /* Another format: what its least time should be, until rounds tell. */
 static void change_least(const msdu__interval_args *args, const msdu__round_stats *stats,
-                         msdu__interval_state *state)
+                         double now, msdu__interval_state *state)
 {
     msdu__round_stats before = *stats;
-    double now = (double)stats->link_ns;
 
     before.link_ns = (uint64_t)fmin(state->real[MSDU__REAL_LEAST], LINK_MOST);
     before.link_wire = (int)state->count[MSDU__COUNT_LEAST] - 1;
@@ -218,22 +217,22 @@ static void change_least(const msdu__interval_args *args, const msdu__round_stat
     begin_block(state);
 }
 
-/* On a busy machine most rounds take longer than the network does, but not all. The second lowest
- * of a block, because a thread that was stopped between a start and its time stamp tells almost
- * nothing. */
+/* On a busy machine most rounds take longer than the network does, but not all; and what the
+ * threads that move them waited for a core is not the network's. The second lowest of a block,
+ * because a thread that was stopped between a start and its time stamp tells almost nothing. */
 static void learn_least(const msdu__interval_args *args, const msdu__round_stats *stats,
                         msdu__interval_state *state)
 {
     double *least = &state->real[MSDU__REAL_LEAST];
     double *lowest = &state->real[MSDU__REAL_LOWEST];
     double *low = &state->real[MSDU__REAL_LOW];
-    double now = (double)stats->link_ns;
+    double now = fmax((double)stats->link_ns - (double)stats->queued_ns, 1);
 
     if (stats->link_ns == 0 || wire_bits(args, stats->link_wire) <= 0) {
         return;
     }
     if ((uint64_t)stats->link_wire + 1 != state->count[MSDU__COUNT_LEAST]) {
-        change_least(args, stats, state);
+        change_least(args, stats, now, state);
     }
     *low = fmin(*low, fmax(now, *lowest));
     *lowest = fmin(*lowest, now);

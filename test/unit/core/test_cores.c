@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which ranks take turns on cores, and what of a wait left a core idle. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -125,6 +126,44 @@ START_TEST(a_wait_counts_as_far_as_cores_were_idle)
 }
 END_TEST
 
+static cpu_set_t pinned;
+static pthread_barrier_t together;
+
+static void *compute_pinned(void *queued_out)
+{
+    uint64_t began = msdu__cores_thread_ns();
+
+    (void)sched_setaffinity(0, sizeof(pinned), &pinned);
+    pthread_barrier_wait(&together);
+    while (msdu__cores_thread_ns() - began < 40000000) {
+    }
+    *(uint64_t *)queued_out = msdu__cores_queued_ns();
+    return NULL;
+}
+
+/* Two threads that compute on one core: one at least is ready while the other runs. */
+START_TEST(a_thread_without_a_core_is_queued)
+{
+    uint64_t queued[2] = {0};
+    pthread_t threads[2];
+
+    if (access("/proc/thread-self/schedstat", R_OK) != 0) {
+        return;
+    }
+    CPU_ZERO(&pinned);
+    CPU_SET((size_t)sched_getcpu(), &pinned);
+    pthread_barrier_init(&together, NULL, 2);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, compute_pinned, &queued[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    }
+    pthread_barrier_destroy(&together);
+    ck_assert_uint_gt(queued[0] + queued[1], 1000000);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cores");
@@ -136,6 +175,7 @@ int main(void)
     tcase_add_test(tcase, a_process_has_one_name_and_its_host_is_known);
     tcase_add_test(tcase, a_stolen_core_halts_the_ranks_on_the_others_too);
     tcase_add_test(tcase, a_wait_counts_as_far_as_cores_were_idle);
+    tcase_add_test(tcase, a_thread_without_a_core_is_queued);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accumulated domain: how far this rank's optimizer is from what all ranks have in common. */
+#include "core/pass.h"
 #include "guard.h"
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static void add(const void *trace, void *momentum, const part *one)
 }
 
 /* The recursion may be in a device's memory. */
-static msdu_status copy_part(msdu__pipeline *p, const part *one, const msdu_apart *out)
+static msdu_status copy_part(msdu__caller *c, const part *one, const msdu_apart *out)
 {
     const uint64_t bytes = one->count * one->width;
     const uint64_t at = one->at * one->width;
@@ -36,14 +37,15 @@ static msdu_status copy_part(msdu__pipeline *p, const part *one, const msdu_apar
     char *momentum = (char *)out->momentum + one->to * one->width;
     void *trace = malloc(bytes > 0 ? bytes : 1);
     if (trace == NULL) {
-        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: out of memory", p->rank);
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: out of memory", c->job->rank);
     }
-    msdu_status status = msdu__pass_copy(p, parameter, (const char *)one->from->drift + at, bytes);
+    msdu_status status =
+        msdu__pass_copy(c->engine, parameter, (const char *)one->from->drift + at, bytes);
+    status = status == MSDU_OK ? msdu__pass_copy(c->engine, momentum,
+                                                 (const char *)one->from->velocity + at, bytes)
+                               : status;
     status = status == MSDU_OK
-                 ? msdu__pass_copy(p, momentum, (const char *)one->from->velocity + at, bytes)
-                 : status;
-    status = status == MSDU_OK
-                 ? msdu__pass_copy(p, trace, (const char *)one->from->trace + at, bytes)
+                 ? msdu__pass_copy(c->engine, trace, (const char *)one->from->trace + at, bytes)
                  : status;
     if (status == MSDU_OK) {
         add(trace, momentum, one);
@@ -52,42 +54,44 @@ static msdu_status copy_part(msdu__pipeline *p, const part *one, const msdu_apar
     return status;
 }
 
-static msdu_status copy_slice(msdu__pipeline *p, uint32_t slice, uint32_t id, const msdu_apart *out)
+static msdu_status copy_slice(msdu__caller *c, uint32_t slice, uint32_t id, const msdu_apart *out)
 {
-    const msdu__slice *cut = &p->slicing.slices[slice];
+    const msdu__slice *cut = &c->model->slicing.slices[slice];
     const uint64_t width = cut->dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
     msdu_status status = MSDU_OK;
     uint64_t at = 0;
     for (uint32_t i = cut->first_segment; i < cut->first_segment + cut->segments; i++) {
-        const msdu__segment *segment = &p->slicing.segments[i];
-        const part one = {&p->runs[slice].recursion, at, segment->offset, segment->count, width};
+        const msdu__segment *segment = &c->model->slicing.segments[i];
+        const part one = {&c->engine->runs[slice].recursion, at, segment->offset, segment->count,
+                          width};
         if (segment->tensor == id && status == MSDU_OK) {
-            status = copy_part(p, &one, out);
+            status = copy_part(c, &one, out);
         }
         at += segment->count;
     }
     return status;
 }
 
-static msdu_status check(msdu__pipeline *p, uint32_t id, const msdu_apart *out)
+static msdu_status check(msdu__caller *c, uint32_t id, const msdu_apart *out)
 {
     if (out->size != sizeof(*out) || out->parameter == NULL || out->momentum == NULL ||
-        id >= p->tensor_count) {
+        id >= c->model->tensor_count) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or an incomplete msdu_apart",
-                          p->rank, id);
+                          c->job->rank, id);
     }
-    const msdu__tensor *t = &p->tensors[id];
-    if (!p->is_started || p->is_finished || atomic_load(&t->busy[0]) > 0) {
+    const msdu__tensor *t = &c->model->tensors[id];
+    if (!c->is_started || c->is_finished || msdu__handover_is_busy(c->hand, id, MSDU_GRADIENT)) {
         return msdu__fail(MSDU_ERR_STATE,
                           "rank %d: not between msdu_start() and msdu_finish(), or tensor '%s' was "
                           "announced and not waited for",
-                          p->rank, t->name);
+                          c->job->rank, t->name);
     }
-    if (!p->is_accumulated || t->role != MSDU_ROLE_MODEL) {
+    if (!c->job->is_accumulated || t->role != MSDU_ROLE_MODEL) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
-                          "rank %d: only gradients in domain accumulated have a distance", p->rank);
+                          "rank %d: only gradients in domain accumulated have a distance",
+                          c->job->rank);
     }
-    return msdu__pipeline_status(p);
+    return msdu__handover_status(c->hand);
 }
 
 msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id, msdu_apart *apart_out)
@@ -99,22 +103,22 @@ msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id, msdu_apart *apart_out)
     if (apart_out == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "apart_out is NULL");
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    status = check(p, id, apart_out);
+    msdu__caller *c = &ctx->caller;
+    status = check(c, id, apart_out);
     if (status != MSDU_OK) {
         return status;
     }
-    const msdu__tensor *t = &p->tensors[id];
+    const msdu__tensor *t = &c->model->tensors[id];
     for (uint32_t i = 0; i < t->slice_count && status == MSDU_OK; i++) {
-        status = copy_slice(p, p->tensor_slices[t->first_slice + i], id, apart_out);
+        status = copy_slice(c, c->model->tensor_slices[t->first_slice + i], id, apart_out);
     }
     if (status != MSDU_OK) {
         return status;
     }
-    apart_out->lr = atomic_load(&p->lr);
-    apart_out->mu = p->settings.momentum;
-    apart_out->dampening = p->settings.dampening;
-    apart_out->weight_decay = p->settings.weight_decay;
-    apart_out->is_nesterov = p->settings.nesterov != 0 ? 1 : 0;
+    apart_out->lr = msdu__real_get(&c->hand->reports.lr);
+    apart_out->mu = c->job->settings.momentum;
+    apart_out->dampening = c->job->settings.dampening;
+    apart_out->weight_decay = c->job->settings.weight_decay;
+    apart_out->is_nesterov = c->job->settings.nesterov != 0 ? 1 : 0;
     return MSDU_OK;
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Public functions of a running context: check arguments, call the pipeline. */
+/* Public functions of a running context: check arguments, call one thing. */
 #include <math.h>
 
 #include "checkpoint/state.h"
+#include "core/domain.h"
+#include "core/pass.h"
+#include "core/progress.h"
 #include "guard.h"
 
 /* --- a step --- */
@@ -13,45 +16,45 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu__pipeline *p = &ctx->pipeline;
+    msdu__caller *c = &ctx->caller;
     /* A failure is no reason to leave off in the middle of an optimizer's loop over tensors. */
-    msdu_status status = what == MSDU_PARAMETER ? msdu__guard_open(p) : msdu__guard_running(p);
+    msdu_status status = what == MSDU_PARAMETER ? msdu__guard_open(c) : msdu__guard_running(c);
     if (status != MSDU_OK) {
         return status;
     }
-    if (id >= p->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
+    if (id >= c->model->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
-                          p->rank, id, (int)what);
+                          c->job->rank, id, (int)what);
     }
-    return msdu__handoff_ready(p, id, what);
+    return msdu__caller_ready(c, id, what);
 }
 
-static msdu_status wait_alone(msdu__pipeline *p, uint32_t id, bool is_now)
+static msdu_status wait_alone(msdu__caller *c, uint32_t id, bool is_now)
 {
-    msdu_status status = msdu__guard_open(p);
+    msdu_status status = msdu__guard_open(c);
     if (status != MSDU_OK) {
         return status;
     }
-    if (id >= p->tensor_count || !p->settings.commit_tensor) {
+    if (id >= c->model->tensor_count || !c->job->settings.commit_tensor) {
         return msdu__fail(MSDU_ERR_INVALID,
                           "rank %d: no tensor %u, or setting commit is not tensor: it cannot be "
                           "waited for alone",
-                          p->rank, id);
+                          c->job->rank, id);
     }
-    return msdu__handoff_wait_alone(p, id, is_now);
+    return msdu__caller_wait_alone(c, id, is_now);
 }
 
-static msdu_status check_wait(msdu__pipeline *p, uint32_t id, msdu_what what)
+static msdu_status check_wait(msdu__caller *c, uint32_t id, msdu_what what)
 {
     const unsigned kinds = MSDU_GRADIENT | MSDU_PARAMETER;
-    msdu_status status = what == MSDU_GRADIENT ? msdu__guard_open(p) : msdu__guard_running(p);
+    msdu_status status = what == MSDU_GRADIENT ? msdu__guard_open(c) : msdu__guard_running(c);
     if (status != MSDU_OK) {
         return status;
     }
-    if ((id >= p->tensor_count && id != MSDU_ALL_TENSORS) || ((unsigned)what & kinds) == 0 ||
+    if ((id >= c->model->tensor_count && id != MSDU_ALL_TENSORS) || ((unsigned)what & kinds) == 0 ||
         ((unsigned)what & ~kinds) != 0) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or no kind of memory: %d",
-                          p->rank, id, (int)what);
+                          c->job->rank, id, (int)what);
     }
     return MSDU_OK;
 }
@@ -69,29 +72,30 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return guarded;
     }
     const unsigned alone = MSDU_ALONE | MSDU_NOW;
-    msdu__pipeline *p = &ctx->pipeline;
+    msdu__caller *c = &ctx->caller;
     if (((unsigned)what & alone) != 0 &&
         ((unsigned)what & ~(unsigned)MSDU_NOW) == (MSDU_GRADIENT | MSDU_ALONE)) {
-        return wait_alone(p, id, ((unsigned)what & MSDU_NOW) != 0);
+        return wait_alone(c, id, ((unsigned)what & MSDU_NOW) != 0);
     }
-    msdu_status status = check_wait(p, id, what);
+    msdu_status status = check_wait(c, id, what);
     if (status != MSDU_OK) {
         return status;
     }
-    status = msdu__handoff_wait(p, id, (uint32_t)what);
-    msdu_status settled = is_given(status) ? msdu__pass_settle(p) : MSDU_OK;
+    status = msdu__caller_wait(c, id, (uint32_t)what);
+    msdu_status settled = is_given(status) ? msdu__pass_settle(c->engine) : MSDU_OK;
     return settled == MSDU_OK ? status : settled;
 }
 
 /* --- the same with a stream of the device's --- */
 
-static msdu_status check_device(const msdu__pipeline *p)
+static msdu_status check_device(const msdu__caller *c)
 {
-    return p->device != NULL ? MSDU_OK
-                             : msdu__fail(MSDU_ERR_UNSUPPORTED,
-                                          "rank %d: tensors are in the host's memory: no stream is "
-                                          "behind them",
-                                          p->rank);
+    return c->job->device != NULL
+               ? MSDU_OK
+               : msdu__fail(MSDU_ERR_UNSUPPORTED,
+                            "rank %d: tensors are in the host's memory: no stream is "
+                            "behind them",
+                            c->job->rank);
 }
 
 msdu_status msdu_tensor_ready_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void *stream)
@@ -100,16 +104,16 @@ msdu_status msdu_tensor_ready_on(msdu_ctx *ctx, uint32_t id, msdu_what what, voi
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    msdu_status status = msdu__guard_open(p);
+    msdu__caller *c = &ctx->caller;
+    msdu_status status = msdu__guard_open(c);
     if (status == MSDU_OK) {
-        status = check_device(p);
+        status = check_device(c);
     }
-    if (status == MSDU_OK && id >= p->tensor_count) {
-        status = msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u", p->rank, id);
+    if (status == MSDU_OK && id >= c->model->tensor_count) {
+        status = msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u", c->job->rank, id);
     }
     if (status == MSDU_OK) {
-        status = p->device->after(p->comm, msdu__announcement(id, what) - 1, stream);
+        status = c->job->device->after(c->job->comm, msdu__announcement(id, what) - 1, stream);
     }
     return status == MSDU_OK ? msdu_tensor_ready(ctx, id, what) : status;
 }
@@ -120,16 +124,16 @@ msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu__pipeline *p = &ctx->pipeline;
+    msdu__caller *c = &ctx->caller;
     bool is_alone = (unsigned)what == (MSDU_GRADIENT | MSDU_ALONE);
-    msdu_status status = is_alone ? msdu__guard_open(p) : check_wait(p, id, what);
+    msdu_status status = is_alone ? msdu__guard_open(c) : check_wait(c, id, what);
     if (status == MSDU_OK) {
-        status = check_device(p);
+        status = check_device(c);
     }
     if (status == MSDU_OK) {
-        status = is_alone ? wait_alone(p, id, false) : msdu__handoff_wait(p, id, (uint32_t)what);
+        status = is_alone ? wait_alone(c, id, false) : msdu__caller_wait(c, id, (uint32_t)what);
     }
-    msdu_status led = is_given(status) ? p->device->before(p->comm, stream, 0) : MSDU_OK;
+    msdu_status led = is_given(status) ? c->job->device->before(c->job->comm, stream, 0) : MSDU_OK;
     return led == MSDU_OK ? status : led;
 }
 
@@ -139,8 +143,8 @@ msdu_status msdu_step(msdu_ctx *ctx)
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu_status status = msdu__guard_running(&ctx->pipeline);
-    return status == MSDU_OK ? msdu__step_end(&ctx->pipeline) : status;
+    msdu_status status = msdu__guard_running(&ctx->caller);
+    return status == MSDU_OK ? msdu__step_end(&ctx->caller) : status;
 }
 
 msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
@@ -151,9 +155,9 @@ msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
     }
     if (!(lr >= 0) || !isfinite(lr)) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: lr %g is not a finite number >= 0",
-                          ctx->pipeline.rank, lr);
+                          ctx->job.rank, lr);
     }
-    atomic_store(&ctx->pipeline.lr, lr);
+    msdu__real_set(&ctx->hand.reports.lr, lr);
     return MSDU_OK;
 }
 
@@ -166,20 +170,20 @@ msdu_status msdu_set_weight(msdu_ctx *ctx, double weight)
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu__pipeline *p = &ctx->pipeline;
+    msdu__caller *c = &ctx->caller;
     if (weight != 0 && !(weight >= WEIGHT_LEAST && weight <= WEIGHT_MOST)) {
-        return msdu__fail(MSDU_ERR_INVALID, "rank %d: weight %g is not 0, nor %g .. %g", p->rank,
-                          weight, WEIGHT_LEAST, WEIGHT_MOST);
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: weight %g is not 0, nor %g .. %g",
+                          c->job->rank, weight, WEIGHT_LEAST, WEIGHT_MOST);
     }
-    if (p->settings.commit_tensor && weight != 1) {
+    if (c->job->settings.commit_tensor && weight != 1) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: weight %g: setting commit = tensor releases gradients before "
                           "the weights of all ranks are known",
-                          p->rank, weight);
+                          c->job->rank, weight);
     }
-    p->weight = weight;
-    if (p->is_started) {
-        msdu__step_weigh(p);
+    c->weight = weight;
+    if (c->is_started) {
+        msdu__step_weigh(c);
     }
     return MSDU_OK;
 }
@@ -191,10 +195,9 @@ msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
         return guarded;
     }
     if (!isfinite(loss)) {
-        return msdu__fail(MSDU_ERR_INVALID, "rank %d: loss %g is not finite", ctx->pipeline.rank,
-                          loss);
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: loss %g is not finite", ctx->job.rank, loss);
     }
-    atomic_store(&ctx->pipeline.loss, loss);
+    msdu__real_set(&ctx->hand.reports.loss, loss);
     return MSDU_OK;
 }
 
@@ -207,8 +210,8 @@ static msdu_status check_meeting(msdu_ctx *ctx)
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu_status status = msdu__guard_running(&ctx->pipeline);
-    return status == MSDU_OK ? msdu__guard_between_steps(&ctx->pipeline) : status;
+    msdu_status status = msdu__guard_running(&ctx->caller);
+    return status == MSDU_OK ? msdu__guard_between_steps(&ctx->caller) : status;
 }
 
 msdu_status msdu_meet(msdu_ctx *ctx)
@@ -217,13 +220,13 @@ msdu_status msdu_meet(msdu_ctx *ctx)
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    if (!p->is_accumulated) {
+    msdu__caller *c = &ctx->caller;
+    if (!c->job->is_accumulated) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: only in domain accumulated may a meeting be asked for",
-                          p->rank);
+                          c->job->rank);
     }
-    msdu__step_meet(p);
+    msdu__step_meet(c);
     return MSDU_OK;
 }
 
@@ -233,14 +236,14 @@ msdu_status msdu_synchronize(msdu_ctx *ctx)
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    if (p->is_accumulated && !msdu__final_has_parameters(p)) {
+    msdu__caller *c = &ctx->caller;
+    if (c->job->is_accumulated && !msdu__final_has_parameters(c->model)) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: domain accumulated averages parameters only if every model "
                           "tensor was added with one",
-                          p->rank);
+                          c->job->rank);
     }
-    return msdu__final_meet(p);
+    return msdu__final_meet(c);
 }
 
 msdu_status msdu_join(msdu_ctx *ctx)
@@ -249,27 +252,28 @@ msdu_status msdu_join(msdu_ctx *ctx)
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    if (p->settings.commit_tensor) {
+    msdu__caller *c = &ctx->caller;
+    if (c->job->settings.commit_tensor) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: setting commit = tensor releases gradients before it is "
                           "known which ranks have input",
-                          p->rank);
+                          c->job->rank);
     }
-    if (!msdu__final_has_parameters(p)) {
+    if (!msdu__final_has_parameters(c->model)) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: parameters of a rank without input are brought up to the "
                           "others only if every model tensor was added with one",
-                          p->rank);
+                          c->job->rank);
     }
-    return p->ranks > 1 ? msdu__join_run(p) : MSDU_OK;
+    return c->job->ranks > 1 ? msdu__join_run(c) : MSDU_OK;
 }
 
-static bool carry_rollback(msdu__pipeline *p)
+static msdu__outcome carry_rollback(msdu__engine *e, void *subject, uint64_t number)
 {
-    msdu__domain_rollback(p);
-    msdu__handoff_carried(p);
-    return true;
+    (void)subject;
+    (void)number;
+    msdu__domain_rollback(e);
+    return msdu__event_completed(e);
 }
 
 msdu_status msdu_rollback(msdu_ctx *ctx)
@@ -278,20 +282,22 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    if (!p->is_local_entered || p->runs == NULL || p->runs[0].anchor == NULL) {
-        return msdu__fail(MSDU_ERR_STATE, "rank %d: no completed round to go back to", p->rank);
+    msdu__caller *c = &ctx->caller;
+    if (!c->is_local_entered || c->engine->runs == NULL || c->engine->runs[0].anchor == NULL) {
+        return msdu__fail(MSDU_ERR_STATE, "rank %d: no completed round to go back to",
+                          c->job->rank);
     }
-    if (atomic_load(&p->status) == MSDU_OK && !p->is_finished) {
+    if (!msdu__handover_has_failed(c->hand) && !c->is_finished) {
         /* a failure meanwhile is the very thing that one goes back after */
-        (void)msdu__handoff_wait(p, MSDU_ALL_TENSORS, MSDU_PARAMETER);
-        (void)msdu__handoff_carry(p, carry_rollback, "the parameters of its last round");
+        (void)msdu__caller_wait(c, MSDU_ALL_TENSORS, MSDU_PARAMETER);
+        (void)msdu__caller_carry(c, &(msdu__event){.run = carry_rollback},
+                                 "the parameters of its last round");
     }
-    msdu__await_stillness(p);
-    if (atomic_load(&p->status) != MSDU_OK || p->is_finished) {
-        msdu__domain_rollback(p);
+    msdu__handover_await_stillness(c->hand);
+    if (msdu__handover_has_failed(c->hand) || c->is_finished) {
+        msdu__domain_rollback(c->engine);
     }
-    return msdu__pass_settle(p);
+    return msdu__pass_settle(c->engine);
 }
 
 msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes, size_t *bytes_out)
@@ -303,8 +309,8 @@ msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes, size_t *byte
     if (bytes_out == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "bytes_out is NULL");
     }
-    msdu_status status = msdu__guard_running(&ctx->pipeline);
-    return status == MSDU_OK ? msdu__state_get(&ctx->pipeline, data, bytes, bytes_out) : status;
+    msdu_status status = msdu__guard_running(&ctx->caller);
+    return status == MSDU_OK ? msdu__state_get(&ctx->caller, data, bytes, bytes_out) : status;
 }
 
 msdu_status msdu_state_set(msdu_ctx *ctx, const void *data, size_t bytes)
@@ -313,6 +319,6 @@ msdu_status msdu_state_set(msdu_ctx *ctx, const void *data, size_t bytes)
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu_status status = msdu__guard_running(&ctx->pipeline);
-    return status == MSDU_OK ? msdu__state_set(&ctx->pipeline, data, bytes) : status;
+    msdu_status status = msdu__guard_running(&ctx->caller);
+    return status == MSDU_OK ? msdu__state_set(&ctx->caller, data, bytes) : status;
 }

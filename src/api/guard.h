@@ -3,7 +3,7 @@
 #ifndef MSDU_GUARD_H
 #define MSDU_GUARD_H
 
-#include "caller/caller.h"
+#include "context.h"
 
 /* Number of forks that led to this process; a context remembers that of its own. */
 msdu_status msdu__guard_process(uint32_t *forks_out);
@@ -13,10 +13,10 @@ bool msdu__guard_is_parents(const msdu_ctx *ctx);
 /* ERR_INVALID: NULL, or a parent's. */
 msdu_status msdu__guard(const msdu_ctx *ctx);
 /* ERR_STATE: not between start and finish. */
-msdu_status msdu__guard_open(const msdu__pipeline *p);
+msdu_status msdu__guard_open(const msdu__caller *c);
 /* The context's failure first: it stays the answer until destroy. */
-msdu_status msdu__guard_running(msdu__pipeline *p);
+msdu_status msdu__guard_running(msdu__caller *c);
 /* ERR_STATE: something of the present step was announced. */
-msdu_status msdu__guard_between_steps(const msdu__pipeline *p);
+msdu_status msdu__guard_between_steps(const msdu__caller *c);
 
 #endif

@@ -1,60 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A context from msdu_create() to msdu_destroy(). The only file that knows all stages. */
-#include <assert.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/registry.h"
 #include "checkpoint/state.h"
+#include "core/domain.h"
+#include "core/memory.h"
+#include "core/pass.h"
+#include "core/progress.h"
 #include "guard.h"
+#include "startup/startup.h"
 
 /* --- create --- */
 
-static msdu_status load_backend(msdu__pipeline *p, const char *name)
+static msdu_status load_backend(msdu_ctx *ctx, const char *name)
 {
-    msdu_status status = msdu__backend_find(name, &p->backend);
+    msdu_status status = msdu__backend_find(name, &ctx->job.backend);
     if (status == MSDU_OK) {
-        msdu__log_line(&p->log, MSDU_LOG_INFO, "backend %s %s", p->backend->name,
-                       p->backend->version);
+        msdu__log_line(&ctx->job.log, MSDU_LOG_INFO, "backend %s %s", ctx->job.backend->name,
+                       ctx->job.backend->version);
     }
     return status;
 }
 
-static void init_shared(msdu__pipeline *p)
+static void init_owners(msdu_ctx *ctx)
 {
-    pthread_mutex_init(&p->lock, NULL);
-    msdu__cond_init(&p->changed);
-    msdu__worker_init(&p->worker, msdu__pipeline_advance, p);
-    atomic_init(&p->lr, p->settings.lr);
-    atomic_init(&p->loss, (double)NAN);
-    atomic_init(&p->is_first_call, true);
-    p->clock = msdu__clock_monotonic;
-    p->weight = 1;
-    p->rank = (int32_t)p->settings.rank;
-    p->ranks = (int32_t)p->settings.ranks;
-    p->summary = (msdu_summary){
-        .size = sizeof(msdu_summary),
-        .rank = p->rank,
-        .ranks = p->ranks,
-        .interval_steps = 1,
-        .wire = "float32",
-        .domain = "gradient",
-        .interval = "fixed",
-    };
-}
-
-static void free_shared(msdu__pipeline *p)
-{
-    msdu__worker_free(&p->worker);
-    pthread_cond_destroy(&p->changed);
-    pthread_mutex_destroy(&p->lock);
+    ctx->job.clock = msdu__clock_monotonic;
+    ctx->job.rank = (int32_t)ctx->job.settings.rank;
+    ctx->job.ranks = (int32_t)ctx->job.settings.ranks;
+    ctx->engine.job = &ctx->job;
+    ctx->engine.model = &ctx->model;
+    ctx->engine.hand = &ctx->hand;
+    ctx->caller.job = &ctx->job;
+    ctx->caller.model = &ctx->model;
+    ctx->caller.hand = &ctx->hand;
+    ctx->caller.engine = &ctx->engine;
+    ctx->caller.weight = 1;
+    msdu__handover_init(&ctx->hand, &ctx->job, msdu__engine_advance, &ctx->engine);
 }
 
 static void free_context(msdu_ctx *ctx)
 {
-    explicit_bzero(ctx->pipeline.settings.secret, sizeof(ctx->pipeline.settings.secret));
+    explicit_bzero(ctx->job.settings.secret, sizeof(ctx->job.settings.secret));
     free(ctx);
 }
 
@@ -67,30 +55,29 @@ msdu_status msdu_create(const msdu_config *config, msdu_ctx **ctx_out)
     if (ctx == NULL) {
         return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for a context");
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    msdu_status status = msdu__guard_process(&p->forks);
+    msdu_status status = msdu__guard_process(&ctx->forks);
     if (status == MSDU_OK) {
-        status = msdu__settings_load(config, &p->settings, &p->log);
+        status = msdu__settings_load(config, &ctx->job.settings, &ctx->job.log);
     }
     if (status != MSDU_OK) {
         goto err_free;
     }
-    init_shared(p);
-    status = msdu__derive(p);
+    init_owners(ctx);
+    status = msdu__derive(&ctx->job, &ctx->engine.correct_args);
     if (status != MSDU_OK) {
         goto err_lock;
     }
     /* one rank needs no network: the same calls, no module */
-    status = load_backend(p, p->ranks == 1 ? "local" : p->settings.backend);
+    status = load_backend(ctx, ctx->job.ranks == 1 ? "local" : ctx->job.settings.backend);
     if (status != MSDU_OK) {
         goto err_lock;
     }
-    p->summary.interval = p->policy->name;
+    ctx->hand.summary.interval = ctx->job.policy->name;
     *ctx_out = ctx;
     return MSDU_OK;
 
 err_lock:
-    free_shared(p);
+    msdu__handover_free(&ctx->hand);
 err_free:
     free_context(ctx);
     return status;
@@ -98,61 +85,71 @@ err_free:
 
 /* --- start --- */
 
-static msdu_status open_files(msdu__pipeline *p)
+static msdu_status open_files(msdu_ctx *ctx)
 {
     char path[MSDU__SETTING_BYTES];
-    const msdu__settings *s = &p->settings;
-    if (!msdu__observe_path(s->metrics_file, p->rank, p->metrics_path, sizeof(p->metrics_path)) ||
-        !msdu__observe_path(s->trace_file, p->rank, path, sizeof(path))) {
+    const msdu__settings *s = &ctx->job.settings;
+    if (!msdu__observe_path(s->metrics_file, ctx->job.rank, ctx->engine.files.metrics_path,
+                            sizeof(ctx->engine.files.metrics_path)) ||
+        !msdu__observe_path(s->trace_file, ctx->job.rank, path, sizeof(path))) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: trace_file or metrics_file is too long",
-                          p->rank);
+                          ctx->job.rank);
     }
     if (path[0] == '\0') {
         return MSDU_OK;
     }
-    const char **names = msdu__start_names(p);
+    const char **names = msdu__start_names(&ctx->engine);
     if (names == NULL) {
-        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the trace", p->rank);
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the trace", ctx->job.rank);
     }
-    msdu_status status = msdu__trace_open(path, p->rank, msdu__pipeline_now(p), names,
-                                          p->slicing.slice_count, &p->trace);
+    msdu_status status = msdu__trace_open(path, ctx->job.rank, msdu__job_now(&ctx->job), names,
+                                          ctx->model.slicing.slice_count, &ctx->engine.files.trace);
     free(names);
     return status;
 }
 
-static msdu_status join(msdu__pipeline *p)
-{
-    msdu__derive_host(p);
-    msdu_status status = p->backend->open(&p->host, &p->comm);
-    if (status != MSDU_OK) {
-        p->comm = NULL;
-    }
-    return status;
-}
-
 /* A device's memory needs the group first; else what is wrong with tensors is found before. */
-static msdu_status join_and_build(msdu__pipeline *p)
+static msdu_status join_and_build(msdu_ctx *ctx)
 {
-    if (p->tensors[0].place == MSDU_PLACE_HOST) {
-        msdu_status status = msdu__start_build(p);
-        return status == MSDU_OK ? join(p) : status;
+    if (ctx->model.tensors[0].place == MSDU_PLACE_HOST) {
+        msdu_status status = msdu__start_build(&ctx->engine);
+        return status == MSDU_OK ? msdu__start_join(&ctx->engine) : status;
     }
-    if (p->ranks == 1) {
-        msdu_status loaded = load_backend(p, p->settings.backend); /* for its device */
+    if (ctx->job.ranks == 1) {
+        msdu_status loaded = load_backend(ctx, ctx->job.settings.backend); /* for its device */
         if (loaded != MSDU_OK) {
             return loaded;
         }
     }
-    if (!MSDU_BACKEND_HAS(p->backend, device)) {
+    if (!MSDU_BACKEND_HAS(ctx->job.backend, device)) {
         return msdu__fail(
             MSDU_ERR_UNSUPPORTED,
             "rank %d: tensors are in a device's memory, which backend \"%s\" does not "
             "reach",
-            p->rank, p->backend->name);
+            ctx->job.rank, ctx->job.backend->name);
     }
-    msdu_status status = join(p);
-    p->device = status == MSDU_OK ? p->backend->device : NULL;
-    return status == MSDU_OK ? msdu__start_build(p) : status;
+    msdu_status status = msdu__start_join(&ctx->engine);
+    ctx->job.device = status == MSDU_OK ? ctx->job.backend->device : NULL;
+    return status == MSDU_OK ? msdu__start_build(&ctx->engine) : status;
+}
+
+static msdu_status meet_others(msdu_ctx *ctx)
+{
+    msdu_status status = join_and_build(ctx);
+    status = status == MSDU_OK ? msdu__agree(&ctx->engine) : status;
+    status = status == MSDU_OK ? msdu__reslice_probe(&ctx->engine) : status;
+    return status == MSDU_OK ? open_files(ctx) : status;
+}
+
+static void describe_start(msdu_ctx *ctx)
+{
+    msdu_summary *summary = &ctx->hand.summary;
+    summary->domain = ctx->job.starts_gradients ? "gradient"
+                      : ctx->job.is_accumulated ? "accumulated"
+                                                : "parameter";
+    summary->slice_bytes = ctx->model.tuning.slice_bytes;
+    summary->window = ctx->model.tuning.window;
+    summary->lanes = ctx->model.tuning.lanes;
 }
 
 msdu_status msdu_start(msdu_ctx *ctx)
@@ -161,42 +158,35 @@ msdu_status msdu_start(msdu_ctx *ctx)
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    if (p->is_started || p->tensor_count == 0) {
-        return msdu__fail(MSDU_ERR_STATE,
-                          p->is_started ? "msdu_start() was called before" : "no tensor was added");
+    if (ctx->caller.is_started || ctx->model.tensor_count == 0) {
+        return msdu__fail(MSDU_ERR_STATE, ctx->caller.is_started ? "msdu_start() was called before"
+                                                                 : "no tensor was added");
     }
-    p->is_started = true; /* even if it fails: there is no second try on half a group */
-    msdu_status (*const steps[])(msdu__pipeline *) = {join_and_build, msdu__agree,
-                                                      msdu__reslice_probe, open_files};
-    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-        msdu_status status = steps[i](p);
-        if (status != MSDU_OK) {
-            msdu__pipeline_fail(p, status, msdu_last_error());
-            return status;
-        }
+    ctx->caller.is_started = true; /* even if it fails: there is no second try on half a group */
+    msdu_status status = meet_others(ctx);
+    if (status != MSDU_OK) {
+        msdu__handover_fail_last(&ctx->hand, status);
+        return status;
     }
-    p->summary.domain = p->is_gradient      ? "gradient"
-                        : p->is_accumulated ? "accumulated"
-                                            : "parameter";
-    p->summary.slice_bytes = p->tuning.slice_bytes;
-    p->summary.window = p->tuning.window;
-    p->summary.lanes = p->tuning.lanes;
-    if (p->is_local_entered) {
-        msdu__domain_anchor(p);
+    ctx->caller.is_gradient = ctx->job.starts_gradients;
+    ctx->caller.is_local_entered = ctx->job.starts_local;
+    describe_start(ctx);
+    if (ctx->job.starts_local) {
+        msdu__domain_anchor(&ctx->engine);
     }
-    if (msdu__pass_settle(p) != MSDU_OK) {
-        return msdu__pipeline_status(p);
+    if (msdu__pass_settle(&ctx->engine) != MSDU_OK) {
+        return msdu__handover_status(&ctx->hand);
     }
-    atomic_store(&p->start_ns, msdu__pipeline_now(p));
-    msdu__log_line(&p->log, MSDU_LOG_INFO,
-                   "started: ranks %d, tensors %u, slices %u, elements %llu", p->ranks,
-                   p->tensor_count, p->slicing.slice_count, (unsigned long long)p->element_count);
-    msdu_status status = msdu__worker_start(&p->worker);
+    msdu__cell_set(&ctx->hand.reports.start_ns, msdu__job_now(&ctx->job));
+    msdu__log_line(&ctx->job.log, MSDU_LOG_INFO,
+                   "started: ranks %d, tensors %u, slices %u, elements %llu", ctx->job.ranks,
+                   ctx->model.tensor_count, ctx->model.slicing.slice_count,
+                   (unsigned long long)ctx->model.element_count);
+    status = msdu__worker_start(&ctx->hand.worker);
     if (status == MSDU_OK) {
-        msdu__step_start(p);
+        msdu__step_start(&ctx->caller);
     } else {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(&ctx->hand, status);
     }
     return status;
 }
@@ -204,25 +194,29 @@ msdu_status msdu_start(msdu_ctx *ctx)
 /* --- the end --- */
 
 /* It may end before it has looked at the latest failure. */
-static void stop_worker(msdu__pipeline *p)
+static void stop_worker(msdu_ctx *ctx)
 {
-    msdu__worker_stop(&p->worker);
-    if (atomic_load(&p->status) != MSDU_OK) {
-        msdu__pipeline_end(p);
+    msdu__worker_stop(&ctx->hand.worker);
+    if (msdu__handover_has_failed(&ctx->hand)) {
+        msdu__handover_end(&ctx->hand);
     }
 }
 
 /* Last lines of metrics and trace; a file that failed makes finish return ERR_IO. */
-static msdu_status close_files(msdu__pipeline *p)
+static msdu_status close_files(msdu_ctx *ctx)
 {
-    msdu__pipeline_io(p, msdu__trace_close(p->trace));
-    p->trace = NULL;
-    if (p->metrics_path[0] != '\0' && p->metrics_due_ns != UINT64_MAX) {
+    msdu__handover_io(&ctx->hand, msdu__trace_close(ctx->engine.files.trace));
+    ctx->engine.files.trace = NULL;
+    if (ctx->engine.files.metrics_path[0] != '\0' &&
+        ctx->engine.files.metrics_due_ns != UINT64_MAX) {
         msdu_summary summary;
-        msdu__pipeline_summary(p, &summary);
-        msdu__pipeline_io(p, msdu__metrics_write(p->metrics_path, &summary));
+        msdu__handover_summary(&ctx->hand, &summary);
+        msdu__handover_io(&ctx->hand,
+                          msdu__metrics_write(ctx->engine.files.metrics_path, &summary));
     }
-    return p->io_failure[0] == '\0' ? MSDU_OK : msdu__fail_text(MSDU_ERR_IO, p->io_failure);
+    return ctx->hand.failure.io_text[0] == '\0'
+               ? MSDU_OK
+               : msdu__fail_text(MSDU_ERR_IO, ctx->hand.failure.io_text);
 }
 
 msdu_status msdu_finish(msdu_ctx *ctx)
@@ -231,23 +225,23 @@ msdu_status msdu_finish(msdu_ctx *ctx)
     if (guarded != MSDU_OK) {
         return guarded;
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    msdu_status status = p->is_finished ? msdu__guard_running(p) : msdu__guard_open(p);
+    msdu_status status = ctx->caller.is_finished ? msdu__guard_running(&ctx->caller)
+                                                 : msdu__guard_open(&ctx->caller);
     if (status != MSDU_OK) {
         return status;
     }
-    status = msdu__pipeline_status(p);
+    status = msdu__handover_status(&ctx->hand);
     if (status == MSDU_OK) {
-        status = msdu__guard_between_steps(p);
+        status = msdu__guard_between_steps(&ctx->caller);
         if (status != MSDU_OK) {
             return status;
         }
-        status = msdu__final_meet(p);
+        status = msdu__final_meet(&ctx->caller);
     }
-    stop_worker(p);
-    p->is_finished = true;
-    msdu_status closed = close_files(p);
-    return status != MSDU_OK ? msdu__pipeline_status(p) : closed;
+    stop_worker(ctx);
+    ctx->caller.is_finished = true;
+    msdu_status closed = close_files(ctx);
+    return status != MSDU_OK ? msdu__handover_status(&ctx->hand) : closed;
 }
 
 msdu_status msdu_summary_get(msdu_ctx *ctx, msdu_summary *summary_out)
@@ -262,20 +256,20 @@ msdu_status msdu_summary_get(msdu_ctx *ctx, msdu_summary *summary_out)
     }
     msdu_summary summary;
     size_t size = summary_out->size;
-    msdu__pipeline_summary(&ctx->pipeline, &summary);
+    msdu__handover_summary(&ctx->hand, &summary);
     memcpy(summary_out, &summary, size < sizeof(summary) ? size : sizeof(summary));
     summary_out->size = size;
     return MSDU_OK;
 }
 
-static void log_summary(msdu__pipeline *p)
+static void log_summary(msdu_ctx *ctx)
 {
     char text[2048];
     msdu_summary summary;
-    msdu__pipeline_summary(p, &summary);
+    msdu__handover_summary(&ctx->hand, &summary);
     msdu__summary_text(&summary, text, sizeof(text));
     for (char *rest = text, *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
-        msdu__log_line(&p->log, MSDU_LOG_INFO, "%s", line);
+        msdu__log_line(&ctx->job.log, MSDU_LOG_INFO, "%s", line);
     }
 }
 
@@ -284,28 +278,27 @@ void msdu_destroy(msdu_ctx *ctx)
     if (ctx == NULL) {
         return;
     }
-    msdu__pipeline *p = &ctx->pipeline;
     if (msdu__guard_is_parents(ctx)) {
         /* threads, locks and connections are the parent's; the memory goes with this process */
-        explicit_bzero(p->settings.secret, sizeof(p->settings.secret));
+        explicit_bzero(ctx->job.settings.secret, sizeof(ctx->job.settings.secret));
         return;
     }
-    stop_worker(p);
-    if (p->comm != NULL) {
-        bool is_well = atomic_load(&p->status) == MSDU_OK;
-        if (is_well && !p->is_finished && MSDU_BACKEND_HAS(p->backend, abort)) {
-            p->backend->abort(p->comm, MSDU_ERR_PEER_LOST,
-                              "it destroyed its context before msdu_finish()");
+    stop_worker(ctx);
+    if (ctx->job.comm != NULL) {
+        bool is_well = !msdu__handover_has_failed(&ctx->hand);
+        if (is_well && !ctx->caller.is_finished && MSDU_BACKEND_HAS(ctx->job.backend, abort)) {
+            ctx->job.backend->abort(ctx->job.comm, MSDU_ERR_PEER_LOST,
+                                    "it destroyed its context before msdu_finish()");
         }
-        msdu__memory_release(p);
-        p->backend->close(p->comm);
+        msdu__memory_release(&ctx->engine);
+        ctx->job.backend->close(ctx->job.comm);
     }
-    if (atomic_load(&p->start_ns) != 0) {
-        log_summary(p);
+    if (msdu__cell_get(&ctx->hand.reports.start_ns) != 0) {
+        log_summary(ctx);
     }
-    (void)msdu__trace_close(p->trace);
-    msdu__memory_free(p);
-    msdu__tensors_free(p);
-    free_shared(p);
+    (void)msdu__trace_close(ctx->engine.files.trace);
+    msdu__memory_free(&ctx->engine);
+    msdu__tensors_free(&ctx->model);
+    msdu__handover_free(&ctx->hand);
     free_context(ctx);
 }

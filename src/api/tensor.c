@@ -10,18 +10,18 @@
 #define TENSORS_MAX 1000000U
 #define BYTES_MAX   (UINT64_C(1) << 56) /* of all tensors as doubles: no sum of sizes wraps */
 
-static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d)
+static msdu_status check_desc(const msdu_ctx *ctx, const msdu_tensor_desc *d)
 {
     size_t length = d->name == NULL ? 0 : strnlen(d->name, NAME_BYTES);
     if (length == 0 || length == NAME_BYTES) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor %u: name must have 1 .. %d bytes",
-                          p->tensor_count, NAME_BYTES - 1);
+                          ctx->model.tensor_count, NAME_BYTES - 1);
     }
     if (d->count == 0 || d->dtype < MSDU_FLOAT32 || d->dtype > MSDU_BFLOAT16) {
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': count %llu or dtype %d out of range",
                           d->name, (unsigned long long)d->count, d->dtype);
     }
-    if (d->count > (BYTES_MAX - p->tensor_bytes) / sizeof(double)) {
+    if (d->count > (BYTES_MAX - ctx->model.tensor_bytes) / sizeof(double)) {
         return msdu__fail(
             MSDU_ERR_INVALID,
             "tensor '%s': count %llu is too large: all tensors together may have %llu "
@@ -41,14 +41,15 @@ static msdu_status check_desc(const msdu__pipeline *p, const msdu_tensor_desc *d
         return msdu__fail(MSDU_ERR_INVALID, "tensor '%s': place %d is not known", d->name,
                           d->place);
     }
-    if (p->tensor_count > 0 && d->place != p->tensors[0].place) {
+    if (ctx->model.tensor_count > 0 && d->place != ctx->model.tensors[0].place) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "tensor '%s': all tensors of a context are in one place, the host or the "
                           "device",
                           d->name);
     }
     bool is_half = d->dtype == MSDU_FLOAT16 || d->dtype == MSDU_BFLOAT16;
-    if (is_half && p->settings.reduce_sum && p->settings.domain == MSDU__DOMAIN_ACCUMULATED) {
+    if (is_half && ctx->job.settings.reduce_sum &&
+        ctx->job.settings.domain == MSDU__DOMAIN_ACCUMULATED) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "tensor '%s': sums of 16-bit gradients do not go with local steps in the "
                           "accumulated domain",
@@ -68,10 +69,11 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* A copy that no other tensor has, into *name_out; owned by the tensor. */
-static msdu_status take_name(msdu__pipeline *p, const char *name, char **name_out)
+static msdu_status take_name(msdu_ctx *ctx, const char *name, char **name_out)
 {
     char *copy = name == NULL ? NULL : strdup(name); /* checked before; linters do not see it */
-    char *const *found = copy != NULL ? tsearch(copy, &p->tensor_names, compare_names) : NULL;
+    char *const *found =
+        copy != NULL ? tsearch(copy, &ctx->model.tensor_names, compare_names) : NULL;
     if (found == NULL) {
         free(copy);
         return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for tensor '%s'", name);
@@ -89,13 +91,13 @@ static void keep(void *name)
     (void)name; /* the tensor's */
 }
 
-void msdu__tensors_free(msdu__pipeline *p)
+void msdu__tensors_free(msdu__model *model)
 {
-    tdestroy(p->tensor_names, keep);
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        free(p->tensors[i].name);
+    tdestroy(model->tensor_names, keep);
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        free(model->tensors[i].name);
     }
-    free(p->tensors);
+    free(model->tensors);
 }
 
 /* The caller's struct may be shorter than ours (older header), or longer if the rest is zero. */
@@ -115,16 +117,16 @@ static msdu_status copy_desc(const msdu_tensor_desc *desc, msdu_tensor_desc *out
     return MSDU_OK;
 }
 
-static bool grow_tensors(msdu__pipeline *p)
+static bool grow_tensors(msdu_ctx *ctx)
 {
     /* powers of two: room is used up when the count is one */
-    if ((p->tensor_count & (p->tensor_count - 1)) != 0) {
+    if ((ctx->model.tensor_count & (ctx->model.tensor_count - 1)) != 0) {
         return true;
     }
-    size_t room = p->tensor_count == 0 ? 1 : 2 * (size_t)p->tensor_count;
-    msdu__tensor *grown = realloc(p->tensors, room * sizeof(*grown));
+    size_t room = ctx->model.tensor_count == 0 ? 1 : 2 * (size_t)ctx->model.tensor_count;
+    msdu__tensor *grown = realloc(ctx->model.tensors, room * sizeof(*grown));
     if (grown != NULL) {
-        p->tensors = grown;
+        ctx->model.tensors = grown;
     }
     return grown != NULL;
 }
@@ -138,27 +140,26 @@ msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_
     if (desc == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "desc is NULL");
     }
-    msdu__pipeline *p = &ctx->pipeline;
     msdu_tensor_desc d;
     status = copy_desc(desc, &d);
-    if (status == MSDU_OK && (p->is_started || p->tensor_count == TENSORS_MAX)) {
+    if (status == MSDU_OK && (ctx->caller.is_started || ctx->model.tensor_count == TENSORS_MAX)) {
         status = msdu__fail(MSDU_ERR_STATE, "tensors are added before msdu_start()");
     }
     if (status == MSDU_OK) {
-        status = check_desc(p, &d);
+        status = check_desc(ctx, &d);
     }
     if (status != MSDU_OK) {
         return status;
     }
-    if (!grow_tensors(p)) {
+    if (!grow_tensors(ctx)) {
         return msdu__fail(MSDU_ERR_NO_MEMORY, "no memory for tensor '%s'", d.name);
     }
     char *name = NULL;
-    status = take_name(p, d.name, &name);
+    status = take_name(ctx, d.name, &name);
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__tensor *t = &p->tensors[p->tensor_count];
+    msdu__tensor *t = &ctx->model.tensors[ctx->model.tensor_count];
     memset(t, 0, sizeof(*t));
     t->name = name;
     t->parameter = d.parameter;
@@ -169,31 +170,31 @@ msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_
     t->priority = d.priority;
     t->place = d.place;
     if (id_out != NULL) {
-        *id_out = p->tensor_count;
+        *id_out = ctx->model.tensor_count;
     }
-    p->tensor_bytes += d.count * sizeof(double);
-    p->tensor_count++;
+    ctx->model.tensor_bytes += d.count * sizeof(double);
+    ctx->model.tensor_count++;
     return MSDU_OK;
 }
 
-static msdu_status check_move(const msdu__pipeline *p, const msdu__tensor *t, msdu_what what,
-                              const void *data)
+static msdu_status check_move(const msdu_ctx *ctx, uint32_t id, msdu_what what, const void *data)
 {
+    const msdu__tensor *t = &ctx->model.tensors[id];
     const void *present = what == MSDU_GRADIENT ? t->gradient : t->parameter;
     const char *kind = what == MSDU_GRADIENT ? "gradient" : "parameter";
     if (present == NULL || data == NULL) {
-        return msdu__fail(MSDU_ERR_INVALID, "rank %d: tensor '%s' %s", p->rank, t->name,
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: tensor '%s' %s", ctx->job.rank, t->name,
                           data == NULL ? "cannot move to NULL" : "was added without this memory");
     }
     if ((uintptr_t)data % msdu__dtype_bytes(t->dtype) != 0) {
         return msdu__fail(MSDU_ERR_INVALID,
-                          "rank %d: %s of tensor '%s' is not aligned to its elements", p->rank,
-                          kind, t->name);
+                          "rank %d: %s of tensor '%s' is not aligned to its elements",
+                          ctx->job.rank, kind, t->name);
     }
-    if (atomic_load(&t->busy[what == MSDU_GRADIENT ? 0 : 1]) > 0) {
+    if (msdu__handover_is_busy(&ctx->hand, id, (uint32_t)what)) {
         return msdu__fail(MSDU_ERR_STATE,
                           "rank %d: %s of tensor '%s' is the library's until msdu_tensor_wait()",
-                          p->rank, kind, t->name);
+                          ctx->job.rank, kind, t->name);
     }
     return MSDU_OK;
 }
@@ -204,13 +205,12 @@ msdu_status msdu_tensor_set(msdu_ctx *ctx, uint32_t id, msdu_what what, void *da
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__pipeline *p = &ctx->pipeline;
-    if (id >= p->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
+    if (id >= ctx->model.tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
-                          p->rank, id, (int)what);
+                          ctx->job.rank, id, (int)what);
     }
-    msdu__tensor *t = &p->tensors[id];
-    status = check_move(p, t, what, data);
+    msdu__tensor *t = &ctx->model.tensors[id];
+    status = check_move(ctx, id, what, data);
     if (status == MSDU_OK) {
         /* plain stores: the communication thread reads them only of memory that was handed over */
         *(what == MSDU_GRADIENT ? &t->gradient : &t->parameter) = data;

@@ -6,6 +6,13 @@
  */
 #include "caller.h"
 
+#include "core/blocking.h"
+#include "core/domain.h"
+#include "core/memory.h"
+#include "core/pass.h"
+#include "core/progress.h"
+#include "startup/startup.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,36 +35,24 @@ typedef struct meeting {
     bool is_uneven; /* there are others */
 } meeting;
 
-bool msdu__final_is_between_steps(const msdu__pipeline *p)
+static bool is_finite(msdu__caller *c, const msdu__tensor *t)
 {
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        for (int kind = 0; kind < 2; kind++) {
-            if (atomic_load(&p->tensors[i].announced[kind]) == p->step + 1) {
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
-static bool is_finite(msdu__pipeline *p, const msdu__tensor *t)
-{
-    msdu_sums *sums = &p->runs[0].found->summed; /* no round is under way */
+    msdu_sums *sums = &c->engine->runs[0].found->summed; /* no round is under way */
     msdu__pass pass = {.data = {.kind = MSDU_PASS_NORM,
                                 .dtype = t->dtype,
                                 .count = t->count,
                                 .in = t->parameter,
                                 .sums = sums}};
     *sums = (msdu_sums){0};
-    msdu__pass_run(p, &pass);
-    return msdu__pass_settle(p) != MSDU_OK || sums->bad == 0;
+    msdu__pass_run(c->engine, &pass);
+    return msdu__pass_settle(c->engine) != MSDU_OK || sums->bad == 0;
 }
 
-static uint64_t find_bad(msdu__pipeline *p)
+static uint64_t find_bad(msdu__caller *c)
 {
-    for (uint32_t i = 0; p->settings.check_finite && i < p->tensor_count; i++) {
-        const msdu__tensor *t = &p->tensors[i];
-        if (t->role == MSDU_ROLE_MODEL && t->parameter != NULL && !is_finite(p, t)) {
+    for (uint32_t i = 0; c->job->settings.check_finite && i < c->model->tensor_count; i++) {
+        const msdu__tensor *t = &c->model->tensors[i];
+        if (t->role == MSDU_ROLE_MODEL && t->parameter != NULL && !is_finite(c, t)) {
             return i + 1;
         }
     }
@@ -65,51 +60,51 @@ static uint64_t find_bad(msdu__pipeline *p)
 }
 
 /* Error feedback is in units of parameters: of pseudo-gradients, or of drift. */
-static bool is_in_parameters(const msdu__pipeline *p)
+static bool is_in_parameters(const msdu__caller *c)
 {
-    return p->is_local_entered || p->is_accumulated;
+    return c->is_local_entered || c->job->is_accumulated;
 }
 
-static bool holds_back(const msdu__pipeline *p)
+static bool holds_back(const msdu__caller *c)
 {
     bool does = false;
-    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
-        does = does || p->runs[slice].has_residual;
+    for (uint32_t slice = 0; slice < c->model->slice_bound; slice++) {
+        does = does || c->engine->runs[slice].has_residual;
     }
-    return does && is_in_parameters(p);
+    return does && is_in_parameters(c);
 }
 
-static void find_first(const msdu__pipeline *p, const final_facts *facts, meeting *out)
+static void find_first(const msdu__caller *c, const final_facts *facts, meeting *out)
 {
     out->first = 0;
     out->is_uneven = false;
-    for (int32_t i = 1; i < p->ranks; i++) {
+    for (int32_t i = 1; i < c->job->ranks; i++) {
         out->first = facts[i].reached > facts[out->first].reached ? i : out->first;
         out->is_uneven = out->is_uneven || facts[i].reached != facts[0].reached;
     }
 }
 
-static void count_weights(const msdu__pipeline *p, const final_facts *facts, meeting *out)
+static void count_weights(const msdu__caller *c, const final_facts *facts, meeting *out)
 {
     uint64_t reached = facts[out->first].reached;
     int32_t count = 0;
     out->weights = 0;
-    for (int32_t i = 0; i < p->ranks; i++) {
+    for (int32_t i = 0; i < c->job->ranks; i++) {
         bool counts = facts[i].reached == reached;
         out->weights += counts ? facts[i].weight : 0;
         count += counts ? 1 : 0;
     }
     bool has_voices = out->weights > 0;
-    bool counts = facts[p->rank].reached == reached;
-    out->weight = !counts ? 0 : has_voices ? facts[p->rank].weight : 1;
+    bool counts = facts[c->job->rank].reached == reached;
+    out->weight = !counts ? 0 : has_voices ? facts[c->job->rank].weight : 1;
     out->weights = has_voices ? out->weights : count;
 }
 
 /* Ranks stand after the same step, or are inside msdu_join() and may have come there one by one. */
-static msdu_status check_steps(const msdu__pipeline *p, const final_facts *facts, const meeting *m)
+static msdu_status check_steps(const msdu__caller *c, const final_facts *facts, const meeting *m)
 {
     int32_t other = 0;
-    if (!m->is_uneven || p->is_absent) {
+    if (!m->is_uneven || c->is_absent) {
         return MSDU_OK;
     }
     while (facts[other].reached == facts[0].reached) {
@@ -122,45 +117,47 @@ static msdu_status check_steps(const msdu__pipeline *p, const final_facts *facts
 }
 
 /* Do all ranks hold the same bits already? Names a rank with a bad value. */
-static msdu_status compare_ranks(msdu__pipeline *p, meeting *out)
+static msdu_status compare_ranks(msdu__caller *c, meeting *out)
 {
-    final_facts *facts = calloc((size_t)p->ranks, sizeof(*facts));
-    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    final_facts *facts = calloc((size_t)c->job->ranks, sizeof(*facts));
+    uint64_t *shares = calloc((size_t)c->job->ranks, sizeof(*shares));
     msdu_status status = MSDU_OK;
     if (facts == NULL || shares == NULL) {
-        status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", p->rank);
+        status =
+            msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", c->job->rank);
         goto err_free;
     }
-    for (int32_t i = 0; i < p->ranks; i++) {
+    for (int32_t i = 0; i < c->job->ranks; i++) {
         shares[i] = sizeof(*facts);
     }
-    facts[p->rank] = (final_facts){.model = msdu__agree_hash(p, MSDU_ROLE_MODEL),
-                                   .buffers = msdu__agree_hash(p, MSDU_ROLE_BUFFER),
-                                   .bad = find_bad(p),
-                                   .weight = p->weight,
-                                   .held = holds_back(p) ? 1 : 0,
-                                   .reached = p->is_absent ? p->reached : p->step};
+    facts[c->job->rank] = (final_facts){.model = msdu__agree_hash(c->engine, MSDU_ROLE_MODEL),
+                                        .buffers = msdu__agree_hash(c->engine, MSDU_ROLE_BUFFER),
+                                        .bad = find_bad(c),
+                                        .weight = c->weight,
+                                        .held = holds_back(c) ? 1 : 0,
+                                        .reached = c->is_absent ? c->reached : c->step};
     msdu_op op = {.kind = MSDU_OP_ALLGATHER,
-                  .send = &facts[p->rank],
+                  .send = &facts[c->job->rank],
                   .recv = facts,
                   .shares = shares,
                   .flags = MSDU_OP_MEETING};
-    status = msdu__blocking_run(p, &op, 0);
+    status = msdu__blocking_run(c->engine, &op, 0);
     *out = (meeting){.differs_in_model = false};
-    for (int32_t i = 0; status == MSDU_OK && i < p->ranks; i++) {
+    for (int32_t i = 0; status == MSDU_OK && i < c->job->ranks; i++) {
         out->differs_in_model |= facts[i].model != facts[0].model || facts[i].held != 0;
         out->differs_in_buffers |= facts[i].buffers != facts[0].buffers;
         if (facts[i].bad > 0) {
             status = msdu__fail(MSDU_ERR_NOT_FINITE,
                                 "rank %d: parameter '%s' holds NaN or infinity at the end of "
                                 "step %llu; nothing was averaged",
-                                i, p->tensors[facts[i].bad - 1].name, (unsigned long long)p->step);
+                                i, c->model->tensors[facts[i].bad - 1].name,
+                                (unsigned long long)c->step);
         }
     }
     if (status == MSDU_OK) {
-        find_first(p, facts, out);
-        count_weights(p, facts, out);
-        status = check_steps(p, facts, out);
+        find_first(c, facts, out);
+        count_weights(c, facts, out);
+        status = check_steps(c, facts, out);
     }
 
 err_free:
@@ -170,212 +167,216 @@ err_free:
 }
 
 /* Parameters are averaged as pseudo-gradients, buffers as they are. */
-static msdu_status reserve(msdu__pipeline *p)
+static msdu_status reserve(msdu__caller *c)
 {
-    if (p->runs[0].anchor != NULL) {
+    if (c->engine->runs[0].anchor != NULL) {
         return MSDU_OK;
     }
     /* zero anchors: the pseudo-gradient is then minus the parameter itself */
-    char *anchor = msdu__memory_slices(p, p->slicing.arena_bytes);
+    char *anchor = msdu__memory_slices(c->engine, c->model->slicing.arena_bytes);
     if (anchor == NULL) {
-        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the final average", p->rank);
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the final average",
+                          c->job->rank);
     }
-    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        p->runs[slice].anchor = anchor + p->slicing.slices[slice].arena;
+    for (uint32_t slice = 0; slice < c->model->slicing.slice_count; slice++) {
+        c->engine->runs[slice].anchor = anchor + c->model->slicing.slices[slice].arena;
     }
     return MSDU_OK;
 }
 
-static msdu_status reduce_slice(msdu__pipeline *p, const meeting *m, uint32_t slice)
+static msdu_status reduce_slice(msdu__caller *c, const meeting *m, uint32_t slice)
 {
-    const msdu__slice *cut = &p->slicing.slices[slice];
+    const msdu__slice *cut = &c->model->slicing.slices[slice];
     bool is_double = cut->dtype == MSDU_FLOAT64;
     int32_t dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32;
     msdu_op op = {.kind = MSDU_OP_ALLREDUCE,
-                  .place = msdu__place(p),
+                  .place = msdu__place(c->job),
                   .dtype = dtype,
                   .count = cut->count,
-                  .recv = p->runs[slice].buf};
-    msdu_status status = msdu__blocking_run(p, &op, 0);
+                  .recv = c->engine->runs[slice].buf};
+    msdu_status status = msdu__blocking_run(c->engine, &op, 0);
     if (status == MSDU_OK) {
         msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
                                     .dtype = dtype,
                                     .count = cut->count,
                                     .stage = MSDU_STAGE_LATE,
                                     .factor = 1.0 / m->weights,
-                                    .out = p->runs[slice].buf}};
-        msdu__pass_run(p, &pass);
-        p->summary.bytes_sent +=
-            2 * cut->count * (is_double ? 8 : 4) * (uint64_t)(p->ranks - 1) / (uint64_t)p->ranks;
+                                    .out = c->engine->runs[slice].buf}};
+        msdu__pass_run(c->engine, &pass);
+        c->hand->summary.bytes_sent += 2 * cut->count * (is_double ? 8 : 4) *
+                                       (uint64_t)(c->job->ranks - 1) / (uint64_t)c->job->ranks;
     }
     return status;
 }
 
 /* What error feedback holds back; of drift, the other way round. It was weighted as its round was.
  */
-static void send_along(msdu__pipeline *p, const meeting *m, uint32_t slice)
+static void send_along(msdu__caller *c, const meeting *m, uint32_t slice)
 {
-    double factor = m->weights * p->runs[slice].scale / p->ranks;
-    if (is_in_parameters(p)) {
-        msdu__domain_flush(p, p->runs[slice].buf, slice, p->is_accumulated ? -factor : factor,
-                           p->ranks);
+    double factor = m->weights * c->engine->runs[slice].scale / c->job->ranks;
+    if (is_in_parameters(c)) {
+        msdu__domain_flush(c->engine, c->engine->runs[slice].buf, slice,
+                           c->job->is_accumulated ? -factor : factor, c->job->ranks);
     }
 }
 
 /* Slices first .. bound - 1. */
-static msdu_status average(msdu__pipeline *p, const meeting *m, uint32_t first, uint32_t bound)
+static msdu_status average(msdu__caller *c, const meeting *m, uint32_t first, uint32_t bound)
 {
-    msdu__fragment f = {
-        .round = {.is_exact = true}, .opened = 1, .voices = {{.weight = m->weight}}, .scale = 1};
+    msdu__fragment f = {.round = {.is_exact = true},
+                        .opened = 1,
+                        .contribution = {.weight = m->weight},
+                        .scale = 1};
     msdu_status status = MSDU_OK;
     for (uint32_t slice = first; slice < bound; slice++) {
-        msdu__domain_capture(p, &f, slice);
-        send_along(p, m, slice);
+        msdu__domain_capture(c->engine, &f, slice);
+        send_along(c, m, slice);
     }
     for (uint32_t slice = first; status == MSDU_OK && slice < bound; slice++) {
-        status = reduce_slice(p, m, slice);
+        status = reduce_slice(c, m, slice);
     }
     for (uint32_t slice = first; status == MSDU_OK && slice < bound; slice++) {
-        msdu__domain_apply(p, &f, slice);
-        msdu__domain_forget(p, slice);
+        msdu__domain_apply(c->engine, &f, slice);
+        msdu__domain_forget(c->engine, slice);
     }
-    return status == MSDU_OK ? msdu__pass_settle(p) : status;
+    return status == MSDU_OK ? msdu__pass_settle(c->engine) : status;
 }
 
-bool msdu__final_has_parameters(const msdu__pipeline *p)
+bool msdu__final_has_parameters(const msdu__model *model)
 {
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        if (p->tensors[i].role == MSDU_ROLE_MODEL && p->tensors[i].parameter == NULL) {
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        if (model->tensors[i].role == MSDU_ROLE_MODEL && model->tensors[i].parameter == NULL) {
             return false;
         }
     }
     return true;
 }
 
-static msdu_status average_all(msdu__pipeline *p)
+static msdu_status average_all(msdu__caller *c)
 {
     meeting m = {.weights = 1};
-    bool has_model = msdu__final_has_parameters(p);
-    if (p->ranks == 1) {
+    bool has_model = msdu__final_has_parameters(c->model);
+    if (c->job->ranks == 1) {
         return MSDU_OK;
     }
-    if (!has_model && p->is_accumulated) {
-        msdu__log_line(&p->log, MSDU_LOG_WARN,
+    if (!has_model && c->job->is_accumulated) {
+        msdu__log_line(&c->job->log, MSDU_LOG_WARN,
                        "no parameter pointers: ranks differ by the drift since their last meeting "
                        "(setting total_steps makes the last step one)");
     }
-    if (!has_model && p->buffer_bound == p->slice_bound) {
+    if (!has_model && c->model->buffer_bound == c->model->slice_bound) {
         return MSDU_OK;
     }
-    msdu_status status = compare_ranks(p, &m);
+    msdu_status status = compare_ranks(c, &m);
     if (status != MSDU_OK) {
         return status;
     }
     m.differs_in_model = m.differs_in_model && has_model;
     if (m.differs_in_model) {
-        status = reserve(p);
+        status = reserve(c);
     }
     if (status == MSDU_OK && m.differs_in_model) {
-        status = average(p, &m, 0, p->slice_bound);
+        status = average(c, &m, 0, c->model->slice_bound);
     }
     if (status == MSDU_OK && m.differs_in_buffers) {
-        status = average(p, &m, p->slice_bound, p->buffer_bound);
+        status = average(c, &m, c->model->slice_bound, c->model->buffer_bound);
     }
-    p->summary.rounds += m.differs_in_model || m.differs_in_buffers ? 1 : 0;
+    c->hand->summary.rounds += m.differs_in_model || m.differs_in_buffers ? 1 : 0;
     return status;
-}
-
-/* Waiting that was asked for: the policy must not take it for the network's. */
-static void forgive(msdu__pipeline *p, uint64_t blocked_ns)
-{
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        p->fragments[i].blocked_ns += blocked_ns;
-    }
 }
 
 /* In the gradient domain: parameters and registered optimizer state of the rank that had input
  * longest, as they are; their mean would not have the same bits. */
-static msdu_status copy_from(msdu__pipeline *p, int32_t first)
+static msdu_status copy_from(msdu__caller *c, int32_t first)
 {
-    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    uint64_t *shares = calloc((size_t)c->job->ranks, sizeof(*shares));
     msdu_status status = MSDU_OK;
     if (shares == NULL) {
-        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to copy parameters", p->rank);
+        return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to copy parameters",
+                          c->job->rank);
     }
-    for (uint32_t i = 0; i < p->tensor_count && status == MSDU_OK; i++) {
-        const msdu__tensor *t = &p->tensors[i];
+    for (uint32_t i = 0; i < c->model->tensor_count && status == MSDU_OK; i++) {
+        const msdu__tensor *t = &c->model->tensors[i];
         if (t->role != MSDU_ROLE_MODEL && t->role != MSDU_ROLE_STATE) {
             continue;
         }
         shares[first] = t->count * msdu__dtype_bytes(t->dtype);
         msdu_op op = {.kind = MSDU_OP_ALLGATHER,
-                      .place = msdu__place(p),
+                      .place = msdu__place(c->job),
                       .send = t->parameter,
                       .recv = t->parameter,
                       .shares = shares};
-        status = msdu__blocking_run(p, &op, 0);
-        p->summary.bytes_sent += p->rank == first ? shares[first] * (uint64_t)(p->ranks - 1) : 0;
+        status = msdu__blocking_run(c->engine, &op, 0);
+        c->hand->summary.bytes_sent +=
+            c->job->rank == first ? shares[first] * (uint64_t)(c->job->ranks - 1) : 0;
     }
     free(shares);
     return status;
 }
 
-static msdu_status catch_up(msdu__pipeline *p)
+static msdu_status catch_up(msdu__caller *c)
 {
     meeting m = {.weights = 1};
-    msdu_status status = compare_ranks(p, &m);
+    msdu_status status = compare_ranks(c, &m);
     if (status != MSDU_OK || !m.is_uneven) {
         return status;
     }
-    if (p->is_gradient) {
-        p->was_uneven = true;
-        return copy_from(p, m.first);
+    if (c->is_gradient) {
+        c->was_uneven = true;
+        return copy_from(c, m.first);
     }
-    status = reserve(p);
-    return status == MSDU_OK ? average(p, &m, 0, p->slice_bound) : status;
+    status = reserve(c);
+    return status == MSDU_OK ? average(c, &m, 0, c->model->slice_bound) : status;
 }
 
-/* Communication thread. */
-static bool end_with(msdu__pipeline *p, msdu_status status)
+/* --- commands, on the communication thread --- */
+
+static msdu__outcome end_with(msdu__engine *e, msdu_status status)
 {
     if (status != MSDU_OK) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(e->hand, status);
     }
-    msdu__handoff_carried(p);
-    return true;
+    return msdu__event_completed(e);
 }
 
-static bool carry_average(msdu__pipeline *p)
+static msdu__outcome carry_average(msdu__engine *e, void *subject, uint64_t number)
 {
-    return end_with(p, average_all(p));
+    (void)number;
+    return end_with(e, average_all(subject));
 }
 
-static bool carry_catch_up(msdu__pipeline *p)
+static msdu__outcome carry_catch_up(msdu__engine *e, void *subject, uint64_t number)
 {
-    return end_with(p, catch_up(p));
+    (void)number;
+    return end_with(e, catch_up(subject));
 }
 
-/* Once everything that was under way has ended. */
-static msdu_status run_drained(msdu__pipeline *p, bool (*work)(msdu__pipeline *p))
+/* --- the API thread --- */
+
+/* Once everything that was under way has ended. Waiting that was asked for: the policy must not
+ * take it for the network's. */
+static msdu_status run_drained(msdu__caller *c, const msdu__event *work)
 {
-    uint64_t blocked = atomic_load(&p->blocked_ns);
-    msdu_status status = msdu__handoff_drain(p);
+    msdu__cell *blocked = &c->hand->reports.blocked_ns;
+    uint64_t before = msdu__cell_get(blocked);
+    msdu_status status = msdu__caller_drain(c);
     if (status != MSDU_OK) {
         return status;
     }
-    uint64_t began = msdu__pipeline_now(p);
-    status = msdu__handoff_carry(p, work, "the last average of all ranks");
-    uint64_t spent = msdu__pipeline_now(p) - began;
-    forgive(p, atomic_fetch_add(&p->blocked_ns, spent) + spent - blocked);
+    uint64_t began = msdu__job_now(c->job);
+    status = msdu__caller_carry(c, work, "the last average of all ranks");
+    uint64_t spent = msdu__job_now(c->job) - began;
+    uint64_t excused = msdu__cell_add(blocked, spent) + spent - before;
+    msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_excuse, .number = excused});
     return status;
 }
 
-msdu_status msdu__final_meet(msdu__pipeline *p)
+msdu_status msdu__final_meet(msdu__caller *c)
 {
-    return run_drained(p, carry_average);
+    return run_drained(c, &(msdu__event){.run = carry_average, .subject = c});
 }
 
-msdu_status msdu__final_catch_up(msdu__pipeline *p)
+msdu_status msdu__final_catch_up(msdu__caller *c)
 {
-    return run_drained(p, carry_catch_up);
+    return run_drained(c, &(msdu__event){.run = carry_catch_up, .subject = c});
 }

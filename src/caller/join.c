@@ -9,45 +9,44 @@
 #include "caller.h"
 
 /* The present step with nothing in it; *are_all_out to true if no rank had input for it. */
-static msdu_status take_empty_step(msdu__pipeline *p, bool *are_all_out)
+static msdu_status take_empty_step(msdu__caller *c, bool *are_all_out)
 {
-    uint32_t met = p->sync_mask;
-    uint32_t parity[MSDU__FRAGMENTS_MAX] = {0};
+    uint32_t met = c->sync_mask;
     uint64_t armed[MSDU__FRAGMENTS_MAX] = {0};
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        armed[i] = p->fragments[i].armed;
-        parity[i] = (uint32_t)(armed[i] - 1) & 1;
+    for (uint32_t i = 0; i < c->model->fragment_count; i++) {
+        armed[i] = c->schedules[i].armed;
     }
-    msdu_status status = msdu__step_end(p);
-    for (uint32_t i = 0; i < p->fragment_count && status == MSDU_OK; i++) {
-        const msdu__fragment *f = &p->fragments[i];
+    msdu_status status = msdu__step_end(c);
+    for (uint32_t i = 0; i < c->model->fragment_count && status == MSDU_OK; i++) {
+        const msdu__answer *answer = &c->hand->fragments[i].answers[(armed[i] - 1) & 1];
         if ((met >> i & 1U) != 0) {
-            *are_all_out = msdu__handoff_hear(p, f, armed[i]) && f->are_all_absent[parity[i]];
-            status = msdu__pipeline_status(p);
+            *are_all_out = msdu__caller_hear(c, i, armed[i]) && answer->are_all_absent;
+            status = msdu__handover_status(c->hand);
         }
     }
     return status;
 }
 
-static void set_absent(msdu__pipeline *p, bool is_absent)
+static void set_absent(msdu__caller *c, bool is_absent)
 {
-    p->is_absent = is_absent;
-    msdu__step_weigh(p);
+    c->is_absent = is_absent;
+    msdu__flag_set(&c->hand->reports.is_absent, is_absent);
+    msdu__step_weigh(c);
 }
 
-msdu_status msdu__join_run(msdu__pipeline *p)
+msdu_status msdu__join_run(msdu__caller *c)
 {
     bool are_all_out = false;
     msdu_status status = MSDU_OK;
-    p->reached = p->step;
-    set_absent(p, true);
+    c->reached = c->step;
+    set_absent(c, true);
     while (status == MSDU_OK && !are_all_out) {
-        status = take_empty_step(p, &are_all_out);
+        status = take_empty_step(c, &are_all_out);
     }
-    if (status == MSDU_OK && (p->is_gradient || p->is_accumulated)) {
-        status = msdu__final_catch_up(p);
+    if (status == MSDU_OK && (c->is_gradient || c->job->is_accumulated)) {
+        status = msdu__final_catch_up(c);
     }
-    p->is_deferred = false; /* no gradient of the step before is owed to anybody */
-    set_absent(p, false);
+    c->is_deferred = false; /* no gradient of the step before is owed to anybody */
+    set_absent(c, false);
     return status;
 }

@@ -9,6 +9,12 @@
  */
 #include "caller.h"
 
+#include "core/blocking.h"
+#include "core/progress.h"
+#include "core/round.h"
+#include "core/tune.h"
+#include "startup/startup.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +23,7 @@
 #define PROBE_FLOATS 64
 
 /* The quickest of a few on this rank. */
-static msdu_status probe(msdu__pipeline *p, double *latency_out)
+static msdu_status probe(msdu__engine *e, double *latency_out)
 {
     float values[PROBE_FLOATS] = {0};
     *latency_out = (double)INFINITY;
@@ -27,76 +33,83 @@ static msdu_status probe(msdu__pipeline *p, double *latency_out)
                       .dtype = MSDU_FLOAT32,
                       .count = PROBE_FLOATS,
                       .recv = values};
-        uint64_t began = msdu__pipeline_now(p);
-        msdu_status status = msdu__blocking_run(p, &op, 0);
+        uint64_t began = msdu__engine_now(e);
+        msdu_status status = msdu__blocking_run(e, &op, 0);
         if (status != MSDU_OK) {
             return status;
         }
-        *latency_out = fmin(*latency_out, (double)(msdu__pipeline_now(p) - began));
+        *latency_out = fmin(*latency_out, (double)(msdu__engine_now(e) - began));
     }
     return MSDU_OK;
 }
 
-msdu_status msdu__reslice_probe(msdu__pipeline *p)
+msdu_status msdu__reslice_probe(msdu__engine *e)
 {
-    if (!p->is_tuned) {
+    if (!e->model->recut.is_tuned) {
         return MSDU_OK;
     }
     double latency = 0;
-    msdu_status status = probe(p, &latency);
+    msdu_status status = probe(e, &latency);
     msdu_op op = {.kind = MSDU_OP_ALLREDUCE,
                   .place = MSDU_PLACE_HOST,
                   .dtype = MSDU_FLOAT64,
                   .count = 1,
                   .recv = &latency};
     if (status == MSDU_OK) {
-        status = msdu__blocking_run(p, &op, 0);
+        status = msdu__blocking_run(e, &op, 0);
     }
-    p->tuner_args.latency_ns = latency / p->ranks;
+    e->model->recut.args.latency_ns = latency / e->job->ranks;
     return status;
 }
 
-static bool carry(msdu__pipeline *p)
+static bool is_at_rest(const msdu__engine *e)
 {
-    for (uint32_t i = 0; i < p->active_count; i++) {
-        if (p->fragments[p->active[i]].captured > 0) {
+    for (uint32_t i = 0; i < e->active_count; i++) {
+        if (e->fragments[e->active[i]].captured > 0) {
             return false;
         }
     }
-    if (p->fragments[0].plan_req != NULL) {
-        return false;
+    return e->fragments[0].order.req == NULL;
+}
+
+/* A command. subject: the tuning that is wanted. */
+static msdu__outcome carry(msdu__engine *e, void *subject, uint64_t number)
+{
+    const msdu__tuning *wanted = subject;
+    (void)number;
+    if (!is_at_rest(e)) {
+        return MSDU__LATER;
     }
-    (void)msdu__reslice_cut(p, p->tuning_next);
-    msdu__handoff_carried(p);
-    return true;
+    (void)msdu__reslice_cut(e, *wanted);
+    return msdu__event_completed(e);
 }
 
-msdu_status msdu__reslice_to(msdu__pipeline *p, msdu__tuning wanted)
+msdu_status msdu__reslice_to(msdu__caller *c, msdu__tuning wanted)
 {
-    p->tuning_next = wanted;
-    return msdu__handoff_carry(p, carry, "a change of its slices");
+    return msdu__caller_carry(c, &(msdu__event){.run = carry, .subject = &wanted},
+                              "a change of its slices");
 }
 
-static void change_to(msdu__pipeline *p, msdu__tuning wanted)
+static void change_to(msdu__caller *c, msdu__tuning wanted)
 {
-    if (!msdu__tuning_is_equal(wanted, p->tuning)) {
-        (void)msdu__reslice_to(p, wanted);
+    if (!msdu__tuning_is_equal(wanted, c->model->tuning)) {
+        (void)msdu__reslice_to(c, wanted);
     }
 }
 
 /* As with a decision, that of the round before the last armed one is known on every rank. */
-void msdu__reslice_due(msdu__pipeline *p)
+void msdu__reslice_due(msdu__caller *c)
 {
-    const msdu__fragment *f = &p->fragments[0];
-    if (p->is_recut && p->is_gradient && f->armed >= 2) {
-        change_to(p, f->tunings[f->armed & 1]);
+    uint64_t armed = c->schedules[0].armed;
+    if (c->model->recut.is_recut && c->is_gradient && armed >= 2) {
+        change_to(c, c->hand->fragments[0].answers[armed & 1].tuning);
     }
 }
 
-void msdu__reslice_last(msdu__pipeline *p, int wire)
+void msdu__reslice_last(msdu__caller *c, int wire)
 {
-    if (p->is_recut && p->settings.wire < 0) {
-        change_to(p, msdu__tune_of_wire(p, wire, p->tuning.lanes));
+    if (c->model->recut.is_recut && c->job->settings.wire < 0) {
+        change_to(c, msdu__tune_of_wire(c->job, c->model, wire, c->model->tuning.lanes));
     }
 }
 
@@ -135,13 +148,13 @@ static bool find_overlap(const msdu__segment *old, uint64_t old_base, const msdu
 
 /* Error feedback: a rank's own goes along. What it held back from means was its duty as an owner of
  * shares, and shares lie elsewhere now, so it becomes a part of the rank's next contribution. */
-static void move_residual(const msdu__pipeline *p, const msdu__run *from, msdu__run *to,
+static void move_residual(const msdu__engine *e, const msdu__run *from, msdu__run *to,
                           const overlap *part)
 {
-    bool is_sum = p->settings.reduce_sum != 0;
-    float factor = is_sum ? 1.0F : (float)p->ranks;
-    uint64_t share = from->share_start[p->rank];
-    uint64_t share_end = share + from->share_count[p->rank];
+    bool is_sum = e->job->settings.reduce_sum != 0;
+    float factor = is_sum ? 1.0F : (float)e->job->ranks;
+    uint64_t share = from->share_start[e->job->rank];
+    uint64_t share_end = share + from->share_count[e->job->rank];
     if (!from->has_residual || to->residual == NULL) {
         return;
     }
@@ -166,21 +179,21 @@ static void move_times(const msdu__run *from, uint64_t old_count, msdu__run *to,
 }
 
 /* Every new slice that holds a piece of an old slice's segment. */
-static void move_segment(msdu__pipeline *p, const old_cut *old, uint32_t slice, uint32_t segment,
+static void move_segment(msdu__engine *e, const old_cut *old, uint32_t slice, uint32_t segment,
                          uint64_t old_base)
 {
     const msdu__segment *from = &old->slicing.segments[segment];
-    const msdu__tensor *t = &p->tensors[from->tensor];
+    const msdu__tensor *t = &e->model->tensors[from->tensor];
     for (uint32_t i = 0; i < t->slice_count; i++) {
-        uint32_t to = p->tensor_slices[t->first_slice + i];
-        const msdu__slice *cut = &p->slicing.slices[to];
+        uint32_t to = e->model->tensor_slices[t->first_slice + i];
+        const msdu__slice *cut = &e->model->slicing.slices[to];
         uint64_t new_base = 0;
         for (uint32_t k = 0; k < cut->segments; k++) {
-            const msdu__segment *piece = &p->slicing.segments[cut->first_segment + k];
+            const msdu__segment *piece = &e->model->slicing.segments[cut->first_segment + k];
             overlap part;
             if (find_overlap(from, old_base, piece, new_base, &part)) {
-                move_residual(p, &old->runs[slice], &p->runs[to], &part);
-                move_times(&old->runs[slice], old->slicing.slices[slice].count, &p->runs[to],
+                move_residual(e, &old->runs[slice], &e->runs[to], &part);
+                move_times(&old->runs[slice], old->slicing.slices[slice].count, &e->runs[to],
                            &part);
             }
             new_base += piece->count;
@@ -188,34 +201,34 @@ static void move_segment(msdu__pipeline *p, const old_cut *old, uint32_t slice, 
     }
 }
 
-static void move_elements(msdu__pipeline *p, const old_cut *old)
+static void move_elements(msdu__engine *e, const old_cut *old)
 {
     for (uint32_t slice = 0; slice < old->slicing.slice_count; slice++) {
         const msdu__slice *cut = &old->slicing.slices[slice];
         uint64_t base = 0;
         for (uint32_t i = 0; i < cut->segments; i++) {
-            move_segment(p, old, slice, cut->first_segment + i, base);
+            move_segment(e, old, slice, cut->first_segment + i, base);
             base += old->slicing.segments[cut->first_segment + i].count;
         }
     }
 }
 
-static old_cut take_old(msdu__pipeline *p)
+static old_cut take_old(msdu__engine *e)
 {
-    old_cut old = {.slicing = p->slicing,
-                   .runs = p->runs,
-                   .control = p->fragments[0].control,
-                   .blocks = p->blocks,
-                   .block_count = p->block_count,
-                   .is_open = p->active_count > 0};
-    p->blocks = NULL;
-    p->block_count = 0;
+    old_cut old = {.slicing = e->model->slicing,
+                   .runs = e->runs,
+                   .control = e->fragments[0].control.of,
+                   .blocks = e->model->memory.blocks,
+                   .block_count = e->model->memory.block_count,
+                   .is_open = e->active_count > 0};
+    e->model->memory.blocks = NULL;
+    e->model->memory.block_count = 0;
     if (old.is_open) { /* it is opened again */
-        p->fragments[0].opened--;
-        p->fragments[0].state = MSDU__FRAGMENT_IDLE;
-        p->active_count = 0;
+        e->fragments[0].opened--;
+        e->fragments[0].state = MSDU__FRAGMENT_IDLE;
+        e->active_count = 0;
     }
-    p->queue_tail = p->queue_first = p->queue_second = p->queue_oldest = 0;
+    e->queue.tail = e->queue.first = e->queue.second = e->queue.oldest = 0;
     return old;
 }
 
@@ -227,67 +240,69 @@ static void free_old(const old_cut *old)
     free(old->blocks);
 }
 
-static msdu_status rename_trace(msdu__pipeline *p)
+static msdu_status rename_trace(msdu__engine *e)
 {
-    const char **names = p->trace != NULL ? msdu__start_names(p) : NULL;
+    const char **names = e->files.trace != NULL ? msdu__start_names(e) : NULL;
     msdu_status status = MSDU_OK;
     if (names != NULL) {
-        status = msdu__trace_rename(p->trace, names, p->slicing.slice_count);
+        status = msdu__trace_rename(e->files.trace, names, e->model->slicing.slice_count);
         if (status == MSDU_ERR_IO) {
-            msdu__pipeline_io(p, status);
+            msdu__handover_io(e->hand, status);
             status = MSDU_OK;
         }
-    } else if (p->trace != NULL) {
-        status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the trace", p->rank);
+    } else if (e->files.trace != NULL) {
+        status = msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the trace", e->job->rank);
     }
     free(names);
     return status;
 }
 
-/* As the owner arms them: it waits, and nothing was announced. */
-static void open_again(msdu__pipeline *p)
+/* As the API thread arms them: it waits, and nothing was announced. */
+static void open_again(msdu__engine *e)
 {
-    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
-        atomic_store(&p->runs[slice].missing, p->slicing.slices[slice].segments);
+    for (uint32_t slice = 0; slice < e->model->slice_bound; slice++) {
+        msdu__cell_set(&e->hand->missing[slice], e->model->slicing.slices[slice].segments);
     }
-    msdu__round_open(p, 0);
+    msdu__round_open(e, 0);
 }
 
-static void note_choice(msdu__pipeline *p)
+static void note_choice(msdu__engine *e)
 {
-    uint64_t now = msdu__pipeline_now(p);
-    msdu__trace_counter(p->trace, "slice KiB", now, (double)p->tuning.slice_bytes / 1024);
-    msdu__trace_counter(p->trace, "window", now, p->tuning.window);
-    msdu__trace_counter(p->trace, "lanes", now, p->tuning.lanes);
-    pthread_mutex_lock(&p->lock);
-    p->summary.slice_bytes = p->tuning.slice_bytes;
-    p->summary.window = p->tuning.window;
-    p->summary.lanes = p->tuning.lanes;
-    p->summary.slice_cuts++;
-    pthread_mutex_unlock(&p->lock);
+    uint64_t now = msdu__engine_now(e);
+    msdu__trace_counter(e->files.trace, "slice KiB", now,
+                        (double)e->model->tuning.slice_bytes / 1024);
+    msdu__trace_counter(e->files.trace, "window", now, e->model->tuning.window);
+    msdu__trace_counter(e->files.trace, "lanes", now, e->model->tuning.lanes);
+    pthread_mutex_lock(&e->hand->lock);
+    e->hand->summary.slice_bytes = e->model->tuning.slice_bytes;
+    e->hand->summary.window = e->model->tuning.window;
+    e->hand->summary.lanes = e->model->tuning.lanes;
+    e->hand->summary.slice_cuts++;
+    pthread_mutex_unlock(&e->hand->lock);
 }
 
-msdu_status msdu__reslice_cut(msdu__pipeline *p, msdu__tuning tuning)
+msdu_status msdu__reslice_cut(msdu__engine *e, msdu__tuning tuning)
 {
-    bool is_cut = tuning.slice_bytes != p->tuning.slice_bytes;
-    p->tuning = tuning;
+    bool is_cut = tuning.slice_bytes != e->model->tuning.slice_bytes;
+    e->model->tuning = tuning;
     if (is_cut) {
-        old_cut old = take_old(p);
-        msdu_status status = msdu__start_tables(p);
+        old_cut old = take_old(e);
+        msdu_status status = msdu__start_tables(e);
         if (status == MSDU_OK) {
-            move_elements(p, &old);
-            memcpy(p->fragments[0].control, old.control, (uint64_t)p->ranks * sizeof(*old.control));
-            status = rename_trace(p);
+            move_elements(e, &old);
+            memcpy(e->fragments[0].control.of, old.control,
+                   (uint64_t)e->job->ranks * sizeof(*old.control));
+            status = rename_trace(e);
         }
         if (status == MSDU_OK && old.is_open) {
-            open_again(p);
+            open_again(e);
         }
         free_old(&old);
         if (status != MSDU_OK) {
-            msdu__pipeline_fail(p, status, msdu_last_error());
+            msdu__handover_fail_last(e->hand, status);
             return status;
         }
     }
-    note_choice(p);
+    note_choice(e);
     return MSDU_OK;
 }

@@ -6,144 +6,148 @@
  */
 #include "caller.h"
 
-static void arm_slices(msdu__pipeline *p)
+#include "core/progress.h"
+
+static msdu__mailbox *box_of(msdu__caller *c, uint32_t fragment)
 {
-    uint32_t bound = p->is_gradient || p->is_accumulated ? p->slice_bound : p->slicing.slice_count;
+    return &c->hand->fragments[fragment];
+}
+
+static void arm_slices(msdu__caller *c)
+{
+    uint32_t bound = c->is_gradient || c->job->is_accumulated ? c->model->slice_bound
+                                                              : c->model->slicing.slice_count;
     for (uint32_t slice = 0; slice < bound; slice++) {
-        if (msdu__handoff_is_due(p, slice)) {
-            atomic_store(&p->runs[slice].missing, p->slicing.slices[slice].segments);
+        if (msdu__caller_is_due(c, slice)) {
+            msdu__cell_set(&c->hand->missing[slice], c->model->slicing.slices[slice].segments);
         }
     }
 }
 
 /* Steps after which the mean of a local round is applied. `auto` is late only where the round is
  * long enough for it: a mean of single steps goes under the backward pass. */
-static uint32_t delay_of(const msdu__pipeline *p, const msdu__fragment *f)
+static uint32_t delay_of(const msdu__caller *c, const msdu__schedule *f)
 {
-    bool is_short = p->settings.overlap == MSDU__OVERLAP_AUTO && f->interval <= f->delay_steps;
-    return p->is_gradient || p->is_accumulated || is_short ? 0 : f->delay_steps;
+    bool is_short = c->job->settings.overlap == MSDU__OVERLAP_AUTO && f->interval <= f->delay_steps;
+    return c->is_gradient || c->job->is_accumulated || is_short ? 0 : f->delay_steps;
 }
 
-static msdu__voice voice(const msdu__pipeline *p)
+static msdu__contribution contribution(const msdu__caller *c)
 {
-    return (msdu__voice){.weight = p->is_absent ? 0 : p->weight, .is_absent = p->is_absent};
+    return (msdu__contribution){.weight = c->is_absent ? 0 : c->weight, .is_absent = c->is_absent};
 }
 
 /* Open the rounds that end with the present step. */
-static void open_due(msdu__pipeline *p)
+static void open_due(msdu__caller *c)
 {
-    uint32_t count = p->is_gradient ? 1 : p->fragment_count;
-    p->sync_mask = 0;
+    uint32_t count = c->is_gradient ? 1 : c->model->fragment_count;
+    c->sync_mask = 0;
     for (uint32_t i = 0; i < count; i++) {
-        msdu__fragment *f = &p->fragments[i];
-        if (f->sync_step == p->step) {
-            p->sync_mask |= 1U << i;
+        msdu__schedule *f = &c->schedules[i];
+        if (f->sync_step == c->step) {
+            c->sync_mask |= 1U << i;
         }
     }
-    arm_slices(p);
+    arm_slices(c);
     for (uint32_t i = 0; i < count; i++) {
-        msdu__fragment *f = &p->fragments[i];
-        if ((p->sync_mask >> i & 1U) != 0) {
-            f->rounds[f->armed & 1] = (msdu__round){
-                .step = p->step,
-                .interval = (uint32_t)(p->step + 1 - f->from_step),
-                .delay_steps = delay_of(p, f),
+        msdu__schedule *f = &c->schedules[i];
+        if ((c->sync_mask >> i & 1U) != 0) {
+            box_of(c, i)->rounds[f->armed & 1] = (msdu__round){
+                .step = c->step,
+                .interval = (uint32_t)(c->step + 1 - f->from_step),
+                .delay_steps = delay_of(c, f),
                 .wire = f->wire,
-                .is_gradient = p->is_gradient,
-                .began_ns = atomic_load(&p->step_start_ns),
+                .is_gradient = c->is_gradient,
+                .began_ns = msdu__cell_get(&c->hand->reports.step_start_ns),
             };
-            f->voices[f->armed & 1] = voice(p);
+            box_of(c, i)->contributions[f->armed & 1] = contribution(c);
             f->armed++;
-            msdu__handoff_push(p, MSDU__COMMAND_OPEN | i);
+            msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_open, .number = i});
         }
     }
 }
 
-void msdu__step_meet(msdu__pipeline *p)
+void msdu__step_meet(msdu__caller *c)
 {
-    if (p->fragments[0].sync_step != p->step) {
-        p->fragments[0].sync_step = p->step;
-        open_due(p);
-        msdu__worker_kick(&p->worker);
+    if (c->schedules[0].sync_step != c->step) {
+        c->schedules[0].sync_step = c->step;
+        open_due(c);
+        msdu__worker_kick(&c->hand->worker);
     }
 }
 
-void msdu__step_weigh(msdu__pipeline *p)
+void msdu__step_weigh(msdu__caller *c)
 {
-    bool has_begun = atomic_load(&p->announced) != 0 || p->is_backward_closed;
-    for (uint32_t i = 0; !has_begun && i < p->fragment_count; i++) {
-        msdu__fragment *f = &p->fragments[i];
-        if ((p->sync_mask >> i & 1U) != 0) {
-            f->voices[(f->armed - 1) & 1] = voice(p);
+    bool has_begun = msdu__cell_get(&c->hand->announced) != 0 || c->is_backward_closed;
+    for (uint32_t i = 0; !has_begun && i < c->model->fragment_count; i++) {
+        const msdu__schedule *f = &c->schedules[i];
+        if ((c->sync_mask >> i & 1U) != 0) {
+            box_of(c, i)->contributions[(f->armed - 1) & 1] = contribution(c);
         }
     }
-}
-
-static bool is_done(const msdu__pipeline *p, const msdu__awaited *a)
-{
-    const msdu__fragment *f = a->of;
-    (void)p;
-    return atomic_load(&f->done) >= a->count;
 }
 
 /* The decision of the round before the last armed one: known on every rank, or soon. */
-static void take_decision(msdu__pipeline *p, msdu__fragment *f)
+static void take_decision(msdu__caller *c, uint32_t fragment)
 {
+    msdu__schedule *f = &c->schedules[fragment];
+    const msdu__mailbox *box = box_of(c, fragment);
     if (f->armed < 2) {
         return;
     }
-    uint64_t wanted = f->armed - 1;
-    if (atomic_load(&f->done) < wanted) {
-        msdu__handoff_block(
-            p, &(msdu__awaited){
-                   .is_there = is_done, .what = "the end of a round", .of = f, .count = wanted});
+    const msdu__ticket done = {
+        .counter = &box->done, .value = f->armed - 1, .what = "the end of a round"};
+    if (!msdu__ticket_is_there(&done)) {
+        msdu__caller_block(c, &done);
     }
-    f->interval = f->decisions[(wanted - 1) & 1].interval;
-    f->wire = f->decisions[(wanted - 1) & 1].wire;
-    f->delay_steps = f->decisions[(wanted - 1) & 1].delay_steps;
+    const msdu__decision *decision = &box->answers[(done.value - 1) & 1].decision;
+    f->interval = decision->interval;
+    f->wire = decision->wire;
+    f->delay_steps = decision->delay_steps;
 }
 
 /* A local round needs room for results that are late, and training may end before the next one. */
-static uint64_t next_sync(const msdu__pipeline *p, uint32_t interval, uint32_t delay_steps)
+static uint64_t next_sync(const msdu__caller *c, uint32_t interval, uint32_t delay_steps)
 {
     uint64_t least = (uint64_t)delay_steps + 1;
-    uint64_t next = p->step + (interval > least ? interval : least);
-    uint64_t last = (uint64_t)p->settings.total_steps;
-    return last > 0 && next >= last && p->step + least < last ? last - 1 : next;
+    uint64_t next = c->step + (interval > least ? interval : least);
+    uint64_t last = (uint64_t)c->job->settings.total_steps;
+    return last > 0 && next >= last && c->step + least < last ? last - 1 : next;
 }
 
 /* From gradients to parameters; fragments are spread over the first local round. */
-static void enter_local(msdu__pipeline *p)
+static void enter_local(msdu__caller *c)
 {
-    uint32_t interval = p->fragments[0].interval;
-    int wire = p->fragments[0].wire;
-    if (p->was_uneven) {
+    uint32_t interval = c->schedules[0].interval;
+    int wire = c->schedules[0].wire;
+    if (c->was_uneven) {
         /* momentum that stood still on a rank has led parameters apart, and anchors must be equal;
          * a failure is the answer of this step */
-        p->was_uneven = msdu__final_meet(p) != MSDU_OK;
+        c->was_uneven = msdu__final_meet(c) != MSDU_OK;
     }
-    uint32_t delay = p->fragments[0].delay_steps;
-    msdu__reslice_last(p, wire);
-    p->is_gradient = false;
-    p->is_local_entered = true;
-    pthread_mutex_lock(&p->lock);
-    p->summary.domain = "parameter";
-    pthread_mutex_unlock(&p->lock);
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        if (p->tensors[i].role == MSDU_ROLE_MODEL) {
-            atomic_fetch_add(&p->tensors[i].busy[1], p->tensors[i].slice_count);
+    uint32_t delay = c->schedules[0].delay_steps;
+    msdu__reslice_last(c, wire);
+    c->is_gradient = false;
+    c->is_local_entered = true;
+    pthread_mutex_lock(&c->hand->lock);
+    c->hand->summary.domain = "parameter";
+    pthread_mutex_unlock(&c->hand->lock);
+    for (uint32_t i = 0; i < c->model->tensor_count; i++) {
+        if (c->model->tensors[i].role == MSDU_ROLE_MODEL) {
+            (void)msdu__cell_add(&c->hand->leases[i].free[1],
+                                 -(uint64_t)c->model->tensors[i].slice_count);
         }
     }
-    msdu__handoff_push(p, MSDU__COMMAND_ANCHOR);
-    uint64_t first = next_sync(p, interval, delay_of(p, &p->fragments[0])) - p->step;
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        msdu__fragment *f = &p->fragments[i];
-        uint64_t offset = first * (i + 1) / p->fragment_count;
+    msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_enter_local});
+    uint64_t first = next_sync(c, interval, delay_of(c, &c->schedules[0])) - c->step;
+    for (uint32_t i = 0; i < c->model->fragment_count; i++) {
+        msdu__schedule *f = &c->schedules[i];
+        uint64_t offset = first * (i + 1) / c->model->fragment_count;
         f->interval = interval;
         f->wire = wire;
         f->delay_steps = delay;
-        f->sync_step = p->step + (offset > 0 ? offset : 1);
-        f->from_step = p->step + 1;
+        f->sync_step = c->step + (offset > 0 ? offset : 1);
+        f->from_step = c->step + 1;
     }
 }
 
@@ -152,105 +156,104 @@ static void enter_local(msdu__pipeline *p)
  * stand still, so the change waits until it is back. The one place where the present round's
  * message is waited for: once, as a rule.
  */
-static bool may_enter_local(msdu__pipeline *p, msdu__fragment *f)
+static bool may_enter_local(msdu__caller *c)
 {
-    bool may = msdu__handoff_hear(p, f, f->armed) && !f->is_any_absent[(f->armed - 1) & 1];
+    msdu__schedule *f = &c->schedules[0];
+    const msdu__answer *answer = &box_of(c, 0)->answers[(f->armed - 1) & 1];
+    bool may = msdu__caller_hear(c, 0, f->armed) && !answer->is_any_absent;
     f->interval = may ? f->interval : 1;
     return may;
 }
 
-static void plan_next_meetings(msdu__pipeline *p)
+static void plan_next_meetings(msdu__caller *c)
 {
-    uint32_t count = p->is_gradient ? 1 : p->fragment_count;
+    uint32_t count = c->is_gradient ? 1 : c->model->fragment_count;
     for (uint32_t i = 0; i < count; i++) {
-        msdu__fragment *f = &p->fragments[i];
-        if ((p->sync_mask >> i & 1U) == 0) {
+        msdu__schedule *f = &c->schedules[i];
+        if ((c->sync_mask >> i & 1U) == 0) {
             continue;
         }
-        uint32_t delay = f->rounds[(f->armed - 1) & 1].delay_steps;
+        uint32_t delay = box_of(c, i)->rounds[(f->armed - 1) & 1].delay_steps;
         if (delay > 0) {
             f->is_pending = true;
-            f->apply_step = p->step + delay;
-        } else if (!p->is_gradient && !p->is_accumulated) {
-            msdu__handoff_reset(p);
+            f->apply_step = c->step + delay;
+        } else if (!c->is_gradient && !c->job->is_accumulated) {
+            msdu__caller_reset(c);
         }
-        take_decision(p, f);
-        if (p->is_gradient && f->interval > 1 && may_enter_local(p, f)) {
-            enter_local(p);
+        take_decision(c, i);
+        if (c->is_gradient && f->interval > 1 && may_enter_local(c)) {
+            enter_local(c);
             return;
         }
-        f->sync_step = p->is_gradient ? p->step + 1 : next_sync(p, f->interval, delay);
-        f->from_step = p->step + 1;
+        f->sync_step = c->is_gradient ? c->step + 1 : next_sync(c, f->interval, delay);
+        f->from_step = c->step + 1;
     }
 }
 
-static void note_step_time(msdu__pipeline *p)
+static void note_step_time(msdu__caller *c)
 {
-    uint64_t now = msdu__pipeline_now(p);
-    double spent = (double)(now - p->step_began_ns) - (double)p->step_blocked_ns;
-    double smoothed = atomic_load(&p->step_ns);
-    double weight = p->step < 2 ? 1.0 : MSDU__SMOOTH; /* the first step warms caches up */
-    if (p->is_absent || (p->is_resumed && p->step == p->resumed_step)) {
+    uint64_t now = msdu__job_now(c->job);
+    double spent = (double)(now - c->step_began_ns) - (double)c->step_blocked_ns;
+    double smoothed = msdu__real_get(&c->hand->reports.step_ns);
+    double weight = c->step < 2 ? 1.0 : MSDU__SMOOTH; /* the first step warms caches up */
+    if (c->is_absent || (c->is_resumed && c->step == c->resumed_step)) {
         weight = 0.0; /* a step without input takes no time; the first after a resume warms up */
     }
-    atomic_store(&p->step_ns, smoothed + weight * (spent - smoothed));
-    p->step_blocked_ns = 0;
-    p->step_began_ns = now;
-    atomic_store(&p->step_start_ns, now);
+    msdu__real_set(&c->hand->reports.step_ns, smoothed + weight * (spent - smoothed));
+    c->step_blocked_ns = 0;
+    c->step_began_ns = now;
+    msdu__cell_set(&c->hand->reports.step_start_ns, now);
 }
 
-msdu_status msdu__step_end(msdu__pipeline *p)
+msdu_status msdu__step_end(msdu__caller *c)
 {
-    msdu_status status = msdu__handoff_rest(p, MSDU_GRADIENT);
+    msdu_status status = msdu__caller_rest(c, MSDU_GRADIENT);
     if (status == MSDU_OK) {
-        status = msdu__handoff_rest(p, MSDU_PARAMETER);
+        status = msdu__caller_rest(c, MSDU_PARAMETER);
     }
     if (status != MSDU_OK) {
         return status;
     }
-    plan_next_meetings(p);
-    msdu__handoff_apply_due(p);
-    msdu__worker_kick(&p->worker);
-    if (p->settings.overlap == MSDU__OVERLAP_BLOCKING || p->is_accumulated) {
-        status = msdu__handoff_wait_free(p, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
+    plan_next_meetings(c);
+    msdu__caller_apply_due(c);
+    msdu__worker_kick(&c->hand->worker);
+    if (c->job->settings.overlap == MSDU__OVERLAP_BLOCKING || c->job->is_accumulated) {
+        status = msdu__caller_wait_free(c, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
     }
-    note_step_time(p);
-    if (p->is_accumulated && !p->is_absent) {
-        atomic_store(&p->is_first_call, false);
+    note_step_time(c);
+    if (c->job->is_accumulated && !c->is_absent) {
+        msdu__flag_set(&c->hand->reports.is_first_call, false);
     }
-    p->step++;
-    atomic_store(&p->step_count, p->step);
-    p->is_deferred = !p->is_backward_closed;
-    p->is_backward_closed = false;
-    atomic_store(&p->announced, 0);
-    msdu__reslice_due(p);
-    open_due(p);
-    msdu__worker_kick(&p->worker);
-    return status == MSDU_OK ? msdu__pipeline_status(p) : status;
+    c->step++;
+    msdu__cell_set(&c->hand->reports.step_count, c->step);
+    c->is_deferred = !c->is_backward_closed;
+    c->is_backward_closed = false;
+    msdu__cell_set(&c->hand->announced, 0);
+    msdu__reslice_due(c);
+    open_due(c);
+    msdu__worker_kick(&c->hand->worker);
+    return status == MSDU_OK ? msdu__handover_status(c->hand) : status;
 }
 
-void msdu__step_start(msdu__pipeline *p)
+void msdu__step_start(msdu__caller *c)
 {
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        p->fragments[i].interval = 1;
-        p->fragments[i].delay_steps = (uint32_t)p->settings.delay_steps;
-        p->fragments[i].wire = msdu__interval_first_wire(&p->interval_args);
-        p->fragments[i].sync_step = (uint64_t)i * (p->is_gradient ? 0 : 1);
+    for (uint32_t i = 0; i < c->model->fragment_count; i++) {
+        c->schedules[i].interval = 1;
+        c->schedules[i].delay_steps = (uint32_t)c->job->settings.delay_steps;
+        c->schedules[i].wire = msdu__interval_first_wire(&c->job->interval_args);
+        c->schedules[i].sync_step = (uint64_t)i * (c->is_gradient ? 0 : 1);
     }
-    p->decision.interval = p->fragments[0].interval;
-    p->decision.wire = p->fragments[0].wire;
-    p->decision.delay_steps = p->fragments[0].delay_steps;
-    p->step_began_ns = msdu__pipeline_now(p);
-    atomic_store(&p->step_start_ns, p->step_began_ns);
-    open_due(p);
-    msdu__worker_kick(&p->worker);
+    c->step_began_ns = msdu__job_now(c->job);
+    msdu__cell_set(&c->hand->reports.step_start_ns, c->step_began_ns);
+    open_due(c);
+    msdu__worker_kick(&c->hand->worker);
 }
 
-void msdu__step_resume(msdu__pipeline *p)
+void msdu__step_resume(msdu__caller *c)
 {
-    p->step_began_ns = msdu__pipeline_now(p);
-    p->step_blocked_ns = 0;
-    atomic_store(&p->step_start_ns, p->step_began_ns);
-    open_due(p);
-    msdu__worker_kick(&p->worker);
+    c->step_began_ns = msdu__job_now(c->job);
+    c->step_blocked_ns = 0;
+    msdu__cell_set(&c->hand->reports.step_start_ns, c->step_began_ns);
+    open_due(c);
+    msdu__worker_kick(&c->hand->worker);
 }

@@ -5,48 +5,50 @@
 
 #include "state.h"
 
+#include "core/pass.h"
+
 /* --- fragments --- */
 
-static uint32_t fragment_of(const msdu__pipeline *p, const msdu__image *image, uint32_t slice)
+static uint32_t fragment_of(const msdu__engine *e, const msdu__image *image, uint32_t slice)
 {
-    return msdu__fragment_of(p, slice, image->is_gradient || p->is_accumulated);
+    return msdu__fragment_of(e->model, slice, image->is_gradient || e->job->is_accumulated);
 }
 
 /* Slices of a fragment in the image's domain, which need not be the present one. */
-static uint32_t slices_in(const msdu__pipeline *p, const msdu__image *image, uint32_t fragment)
+static uint32_t slices_in(const msdu__engine *e, const msdu__image *image, uint32_t fragment)
 {
-    bool is_whole = image->is_gradient || p->is_accumulated;
-    uint32_t bound = is_whole ? p->slice_bound : p->slicing.slice_count;
+    bool is_whole = image->is_gradient || e->job->is_accumulated;
+    uint32_t bound = is_whole ? e->model->slice_bound : e->model->slicing.slice_count;
     uint32_t count = 0;
     for (uint32_t slice = 0; slice < bound; slice++) {
-        count += fragment_of(p, image, slice) == fragment ? 1 : 0;
+        count += fragment_of(e, image, slice) == fragment ? 1 : 0;
     }
     return count;
 }
 
 /* Read into the place for a plan on its way, of which there is none now. */
-static void code_plan(msdu__pipeline *p, msdu__serial *c, const msdu__image *image, uint32_t index)
+static void code_plan(msdu__engine *e, msdu__serial *c, const msdu__image *image, uint32_t index)
 {
-    msdu__fragment *f = &p->fragments[index];
-    uint32_t count = slices_in(p, image, index);
-    uint32_t *order = c->in != NULL ? f->plan_next : f->plan;
+    msdu__fragment *f = &e->fragments[index];
+    uint32_t count = slices_in(e, image, index);
+    uint32_t *order = c->in != NULL ? f->order.next : f->order.plan;
     msdu__serial_values(c, "plan", order, count, sizeof(*order));
     if (c->in == NULL || c->bad != NULL) {
         return;
     }
-    if (!msdu__plan_is_valid(order, count, p->plan_marks)) {
+    if (!msdu__plan_is_valid(order, count, e->scratch.marks)) {
         c->bad = "plan";
     } else if (!c->is_dry) {
-        memcpy(f->plan, order, count * sizeof(*order));
-        f->plan_hash = msdu__plan_hash(f->plan, count);
+        memcpy(f->order.plan, order, count * sizeof(*order));
+        f->order.hash = msdu__plan_hash(f->order.plan, count);
     }
 }
 
 /* A round whose mean waits is judged when it is applied, by what all ranks said about it. */
-static void code_messages(const msdu__pipeline *p, msdu__serial *c, const msdu__fragment *f)
+static void code_messages(const msdu__engine *e, msdu__serial *c, const msdu__fragment *f)
 {
-    for (int32_t rank = 0; rank < p->ranks; rank++) {
-        msdu__control *said = &f->control[rank];
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        msdu__control *said = &f->control.of[rank];
         msdu__serial_array(c, "message", said, offsetof(msdu__control, sketch) / sizeof(double),
                            sizeof(double));
         msdu__serial_array(c, "sketch", said->sketch, MSDU__SKETCH, sizeof(*said->sketch));
@@ -56,10 +58,10 @@ static void code_messages(const msdu__pipeline *p, msdu__serial *c, const msdu__
 /* --- slices --- */
 
 /* Memory of a slice: read and written by way of a copy where it is a device's. */
-static void code_memory(msdu__pipeline *p, msdu__serial *c, const char *name, void *array,
+static void code_memory(msdu__engine *e, msdu__serial *c, const char *name, void *array,
                         uint64_t count, uint32_t width)
 {
-    bool is_moved = p->device != NULL && c->bad == NULL && count > 0 &&
+    bool is_moved = e->job->device != NULL && c->bad == NULL && count > 0 &&
                     (c->out != NULL || (c->in != NULL && !c->is_dry));
     if (!is_moved) {
         msdu__serial_array(c, name, array, count, width);
@@ -68,24 +70,24 @@ static void code_memory(msdu__pipeline *p, msdu__serial *c, const char *name, vo
     void *copy = malloc(count * width);
     msdu_status status = copy != NULL ? MSDU_OK : MSDU_ERR_NO_MEMORY;
     if (status == MSDU_OK && c->out != NULL) {
-        status = msdu__pass_copy(p, copy, array, count * width);
+        status = msdu__pass_copy(e, copy, array, count * width);
     }
     if (status == MSDU_OK) {
         msdu__serial_array(c, name, copy, count, width);
     }
     if (status == MSDU_OK && c->bad == NULL && c->in != NULL) {
-        status = msdu__pass_copy(p, array, copy, count * width);
+        status = msdu__pass_copy(e, array, copy, count * width);
     }
     free(copy);
     if (status != MSDU_OK) {
         c->bad = c->bad == NULL ? name : c->bad;
-        msdu__pipeline_fail(p, status, "a copy between device and state failed");
+        msdu__handover_fail(e->hand, status, "a copy between device and state failed");
     }
 }
 
-static void code_residual(msdu__pipeline *p, msdu__serial *c, uint32_t slice)
+static void code_residual(msdu__engine *e, msdu__serial *c, uint32_t slice)
 {
-    msdu__run *run = &p->runs[slice];
+    msdu__run *run = &e->runs[slice];
     double scale = run->scale;
     bool has_residual = run->has_residual;
     msdu__serial_flag(c, "error feedback", &has_residual);
@@ -97,9 +99,9 @@ static void code_residual(msdu__pipeline *p, msdu__serial *c, uint32_t slice)
         return;
     }
     msdu__serial_measure(c, "error feedback", &scale);
-    code_memory(p, c, "error feedback", run->residual, p->slicing.slices[slice].count,
+    code_memory(e, c, "error feedback", run->residual, e->model->slicing.slices[slice].count,
                 sizeof(*run->residual));
-    code_memory(p, c, "error feedback", run->owner_residual, run->share_count[p->rank],
+    code_memory(e, c, "error feedback", run->owner_residual, run->share_count[e->job->rank],
                 sizeof(*run->owner_residual));
     if (c->in != NULL && !c->is_dry) {
         run->has_residual = true;
@@ -108,33 +110,33 @@ static void code_residual(msdu__pipeline *p, msdu__serial *c, uint32_t slice)
 }
 
 /* Of working type; NULL: there is none in this context, whatever the state's. */
-static void code_working(msdu__pipeline *p, msdu__serial *c, const char *name, void *array,
+static void code_working(msdu__engine *e, msdu__serial *c, const char *name, void *array,
                          uint32_t slice)
 {
-    const msdu__slice *cut = &p->slicing.slices[slice];
+    const msdu__slice *cut = &e->model->slicing.slices[slice];
     if (array != NULL) {
-        code_memory(p, c, name, array, cut->count, cut->dtype == MSDU_FLOAT64 ? 8 : 4);
+        code_memory(e, c, name, array, cut->count, cut->dtype == MSDU_FLOAT64 ? 8 : 4);
     }
 }
 
 /* Times for the trace and the plan: as if the slice had just come, after its usual time. */
-static void give_pending(const msdu__pipeline *p, msdu__run *run)
+static void give_pending(const msdu__engine *e, msdu__run *run)
 {
-    uint64_t now = msdu__pipeline_now(p);
+    uint64_t now = msdu__engine_now(e);
     uint64_t spent = run->link_ns > 0 && run->link_ns < (double)now ? (uint64_t)run->link_ns : 0;
     run->state = MSDU__RUN_REDUCED;
     run->times.done_ns = now;
     run->times.issued_ns = run->times.ready_ns = now - spent;
 }
 
-static void code_pending(msdu__pipeline *p, msdu__serial *c, uint32_t slice)
+static void code_pending(msdu__engine *e, msdu__serial *c, uint32_t slice)
 {
-    msdu__run *run = &p->runs[slice];
-    code_working(p, c, "mean", run->buf, slice);
-    code_working(p, c, "snapshot", run->snapshot, slice);
+    msdu__run *run = &e->runs[slice];
+    code_working(e, c, "mean", run->buf, slice);
+    code_working(e, c, "snapshot", run->snapshot, slice);
     msdu__serial_array(c, "norm", &run->found->mean.update_sq, 1, sizeof(double));
     if (c->in != NULL && !c->is_dry) {
-        give_pending(p, run);
+        give_pending(e, run);
     }
 }
 
@@ -150,32 +152,32 @@ static void code_times(msdu__serial *c, msdu__run *run)
     }
 }
 
-static void code_slice(msdu__pipeline *p, msdu__serial *c, const msdu__image *image, uint32_t slice)
+static void code_slice(msdu__engine *e, msdu__serial *c, const msdu__image *image, uint32_t slice)
 {
-    msdu__run *run = &p->runs[slice];
+    msdu__run *run = &e->runs[slice];
     code_times(c, run);
-    code_residual(p, c, slice);
+    code_residual(e, c, slice);
     if (image->is_local_entered && !run->is_state) {
-        code_working(p, c, "anchor", run->anchor, slice);
-        code_working(p, c, "momentum", run->momentum, slice);
+        code_working(e, c, "anchor", run->anchor, slice);
+        code_working(e, c, "momentum", run->momentum, slice);
     }
-    code_working(p, c, "drift", run->recursion.drift, slice);
-    code_working(p, c, "velocity", run->recursion.velocity, slice);
-    code_working(p, c, "trace", run->recursion.trace, slice);
-    if (image->fragments[fragment_of(p, image, slice)].is_pending) {
-        code_pending(p, c, slice);
+    code_working(e, c, "drift", run->recursion.drift, slice);
+    code_working(e, c, "velocity", run->recursion.velocity, slice);
+    code_working(e, c, "trace", run->recursion.trace, slice);
+    if (image->fragments[fragment_of(e, image, slice)].is_pending) {
+        code_pending(e, c, slice);
     }
 }
 
-void msdu__arrays_code(msdu__pipeline *p, msdu__serial *c, const msdu__image *image)
+void msdu__arrays_code(msdu__engine *e, msdu__serial *c, const msdu__image *image)
 {
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        code_plan(p, c, image, i);
+    for (uint32_t i = 0; i < e->model->fragment_count; i++) {
+        code_plan(e, c, image, i);
         if (image->fragments[i].is_pending) {
-            code_messages(p, c, &p->fragments[i]);
+            code_messages(e, c, &e->fragments[i]);
         }
     }
-    for (uint32_t slice = 0; slice < p->slicing.slice_count && c->bad == NULL; slice++) {
-        code_slice(p, c, image, slice);
+    for (uint32_t slice = 0; slice < e->model->slicing.slice_count && c->bad == NULL; slice++) {
+        code_slice(e, c, image, slice);
     }
 }

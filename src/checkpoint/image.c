@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The single values of a state: taken from a pipeline, checked, given to one. */
+/* The single values of a state: taken from both threads, checked, given to them. */
 #include <string.h>
 
+#include "core/round.h"
 #include "state.h"
 
 #define STEPS_MAX (UINT64_MAX / 4) /* sums of two steps stay numbers */
 
-bool msdu__image_is_quiet(const msdu__pipeline *p)
+bool msdu__image_is_quiet(const msdu__engine *e)
 {
-    for (uint32_t i = 0; i < p->active_count; i++) {
-        const msdu__fragment *f = &p->fragments[p->active[i]];
-        bool has_arrived = f->reduced == f->slice_count && f->is_control_done && !f->may_apply;
+    for (uint32_t i = 0; i < e->active_count; i++) {
+        const msdu__fragment *f = &e->fragments[e->active[i]];
+        bool has_arrived = f->reduced == f->slice_count && f->control.is_done && !f->may_apply;
         if (f->captured > 0 && !has_arrived) {
             return false;
         }
     }
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        if (p->fragments[i].plan_req != NULL) {
+    for (uint32_t i = 0; i < e->model->fragment_count; i++) {
+        if (e->fragments[i].order.req != NULL) {
             return false;
         }
     }
@@ -30,108 +31,123 @@ static bool is_only_open(const msdu__fragment *f)
     return f->state == MSDU__FRAGMENT_OPEN && f->captured == 0;
 }
 
+static void take_schedule(const msdu__schedule *s, const msdu__mailbox *box, bool is_only_open,
+                          msdu__image_fragment *out)
+{
+    out->sync_step = s->sync_step;
+    out->apply_step = s->apply_step;
+    out->armed = s->armed - (is_only_open ? 1 : 0);
+    out->from_step = s->from_step;
+    out->interval = s->interval;
+    out->delay_steps = s->delay_steps;
+    out->wire = (uint64_t)s->wire;
+    out->decisions[0] = box->answers[0].decision;
+    out->decisions[1] = box->answers[1].decision;
+}
+
 static void take_fragment(const msdu__fragment *f, msdu__image_fragment *out)
 {
-    *out = (msdu__image_fragment){
-        .sync_step = f->sync_step,
-        .apply_step = f->apply_step,
-        .armed = f->armed - (is_only_open(f) ? 1 : 0),
-        .from_step = f->from_step,
-        .interval = f->interval,
-        .delay_steps = f->delay_steps,
-        .wire = (uint64_t)f->wire,
-        .blocked_ns = f->blocked_ns,
-        .wants_plan = f->wants_plan,
-        .is_pending = f->state == MSDU__FRAGMENT_OPEN && f->captured > 0,
-        .round_step = f->round.step,
-        .round_interval = f->round.interval,
-        .round_delay = f->round.delay_steps,
-        .round_wire = (uint64_t)f->round.wire,
-        .scale = f->scale,
-        .is_void = f->is_void,
-        .bytes = f->bytes,
-        .decisions = {f->decisions[0], f->decisions[1]},
-    };
+    out->blocked_ns = f->last.blocked_ns;
+    out->wants_plan = f->order.is_wanted;
+    out->is_pending = f->state == MSDU__FRAGMENT_OPEN && f->captured > 0;
+    out->round_step = f->round.step;
+    out->round_interval = f->round.interval;
+    out->round_delay = f->round.delay_steps;
+    out->round_wire = (uint64_t)f->round.wire;
+    out->scale = f->scale;
+    out->is_void = f->is_void;
+    out->bytes = f->bytes;
 }
 
 /* What all ranks said in the last rounds is equal on all of them, and is never said again: it holds
  * times of this run. */
-static uint64_t name_run(const msdu__pipeline *p)
+static uint64_t name_run(const msdu__caller *caller)
 {
-    uint64_t name[3] = {p->run_name, p->step, 0};
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        const msdu__fragment *f = &p->fragments[i];
-        name[2] = msdu__serial_hash(f->control, (uint64_t)p->ranks * sizeof(*f->control));
+    uint64_t name[3] = {caller->run_name, caller->step, 0};
+    for (uint32_t i = 0; i < caller->model->fragment_count; i++) {
+        const msdu__control *said = caller->engine->fragments[i].control.of;
+        name[2] = msdu__serial_hash(said, (uint64_t)caller->job->ranks * sizeof(*said));
         name[0] = msdu__serial_hash(name, sizeof(name));
     }
     return name[0];
 }
 
-static void take_summary(const msdu__pipeline *p, msdu__image *image)
+static void take_summary(const msdu__caller *caller, msdu__image *image)
 {
-    image->rounds = p->summary.rounds;
-    image->bytes_sent = p->summary.bytes_sent;
-    image->plan_renewals = p->summary.plan_renewals;
-    image->drift = p->summary.drift;
-    image->divergence = p->summary.divergence;
-    image->blocked_ns = atomic_load(&p->blocked_ns);
-    image->elapsed_ns = msdu__pipeline_now(p) - atomic_load(&p->start_ns);
+    image->rounds = caller->hand->summary.rounds;
+    image->bytes_sent = caller->hand->summary.bytes_sent;
+    image->plan_renewals = caller->hand->summary.plan_renewals;
+    image->drift = caller->hand->summary.drift;
+    image->divergence = caller->hand->summary.divergence;
+    image->blocked_ns = msdu__cell_get(&caller->hand->reports.blocked_ns);
+    image->elapsed_ns =
+        msdu__job_now(caller->job) - msdu__cell_get(&caller->hand->reports.start_ns);
 }
 
-void msdu__image_take(const msdu__pipeline *p, msdu__image *image)
+void msdu__image_take(const msdu__caller *caller, msdu__image *image)
 {
     *image = (msdu__image){
-        .step = p->step,
-        .run = name_run(p),
-        .is_gradient = p->is_gradient,
-        .is_local_entered = p->is_local_entered,
-        .is_deferred = p->is_deferred,
-        .is_first_call = atomic_load(&p->is_first_call),
-        .was_uneven = p->was_uneven,
-        .lr = atomic_load(&p->lr),
-        .loss = atomic_load(&p->loss),
-        .weight = p->weight,
-        .step_ns = atomic_load(&p->step_ns),
-        .link_ns = p->link_ns,
-        .last_link_ns = p->last_link_ns,
-        .latency_ns = p->latency_ns,
-        .norm_average = p->norm_average,
-        .interval_state = p->interval_state,
-        .decision = p->decision,
+        .step = caller->step,
+        .run = name_run(caller),
+        .is_gradient = caller->is_gradient,
+        .is_local_entered = caller->is_local_entered,
+        .is_deferred = caller->is_deferred,
+        .is_first_call = msdu__flag_get(&caller->hand->reports.is_first_call),
+        .was_uneven = caller->was_uneven,
+        .lr = msdu__real_get(&caller->hand->reports.lr),
+        .loss = msdu__real_get(&caller->hand->reports.loss),
+        .weight = caller->weight,
+        .step_ns = msdu__real_get(&caller->hand->reports.step_ns),
+        .link_ns = caller->engine->link.now_ns,
+        .last_link_ns = caller->engine->link.last_ns,
+        .latency_ns = caller->engine->link.latency_ns,
+        .norm_average = caller->engine->norm_average,
+        .interval_state = caller->engine->interval_state,
+        .decision = caller->engine->decision,
     };
-    take_summary(p, image);
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        take_fragment(&p->fragments[i], &image->fragments[i]);
+    take_summary(caller, image);
+    for (uint32_t i = 0; i < caller->model->fragment_count; i++) {
+        const msdu__fragment *f = &caller->engine->fragments[i];
+        take_schedule(&caller->schedules[i], &caller->hand->fragments[i], is_only_open(f),
+                      &image->fragments[i]);
+        take_fragment(f, &image->fragments[i]);
     }
-    for (uint32_t i = 0; i < p->active_count; i++) {
-        if (image->fragments[p->active[i]].is_pending) {
-            image->pending[image->pending_count++] = p->active[i];
+    for (uint32_t i = 0; i < caller->engine->active_count; i++) {
+        if (image->fragments[caller->engine->active[i]].is_pending) {
+            image->pending[image->pending_count++] = caller->engine->active[i];
         }
     }
 }
 
 /* --- give --- */
 
-static void give_fragment(msdu__pipeline *p, const msdu__image_fragment *from, msdu__fragment *f)
+static void give_schedule(const msdu__image_fragment *from, msdu__schedule *s, msdu__mailbox *box)
 {
-    f->sync_step = from->sync_step;
-    f->apply_step = from->apply_step;
-    f->is_pending = from->is_pending;
-    f->armed = f->opened = from->armed;
-    atomic_store(&f->heard, from->armed);
-    memset(f->is_any_absent, 0, sizeof(f->is_any_absent));
-    f->from_step = from->from_step;
-    f->interval = (uint32_t)from->interval;
-    f->delay_steps = (uint32_t)from->delay_steps;
-    f->wire = (int)from->wire;
-    f->wants_plan = from->wants_plan;
+    s->sync_step = from->sync_step;
+    s->apply_step = from->apply_step;
+    s->is_pending = from->is_pending;
+    s->armed = from->armed;
+    s->from_step = from->from_step;
+    s->interval = (uint32_t)from->interval;
+    s->delay_steps = (uint32_t)from->delay_steps;
+    s->wire = (int)from->wire;
+    for (int i = 0; i < 2; i++) {
+        box->answers[i].decision = from->decisions[i];
+        box->answers[i].is_any_absent = false;
+    }
+    msdu__cell_set(&box->heard, from->armed);
+    msdu__cell_set(&box->done, from->armed - (from->is_pending ? 1 : 0));
+}
+
+static void give_fragment(const msdu__image_fragment *from, msdu__fragment *f)
+{
+    f->opened = from->armed;
+    f->order.is_wanted = from->wants_plan;
     f->bytes = from->bytes;
-    f->blocked_ns = from->blocked_ns;
-    f->told_ns = 0; /* a time of another run */
+    f->last.blocked_ns = from->blocked_ns;
+    f->last.told_ns = 0; /* a time of another run */
     f->scale = from->scale;
     f->is_void = from->is_void;
-    memcpy(f->decisions, from->decisions, sizeof(f->decisions));
-    atomic_store(&f->done, from->armed - (from->is_pending ? 1 : 0));
     f->state = from->is_pending ? MSDU__FRAGMENT_OPEN : MSDU__FRAGMENT_IDLE;
     f->round = (msdu__round){
         .step = from->round_step,
@@ -140,76 +156,81 @@ static void give_fragment(msdu__pipeline *p, const msdu__image_fragment *from, m
         .wire = (int)from->round_wire,
         .is_gradient = false,
     };
+    f->contribution = (msdu__contribution){.weight = 1};
     f->may_apply = false;
-    f->is_control_issued = f->is_control_done = from->is_pending;
+    f->control.is_issued = f->control.is_done = from->is_pending;
     f->captured = f->issued = f->reduced = from->is_pending ? f->slice_count : 0;
     f->is_marked = f->is_applied = false;
     f->bad_tensor = 0;
     f->mean_sq = 0;
-    f->opened_ns = msdu__pipeline_now(p);
 }
 
-static void give_summary(msdu__pipeline *p, const msdu__image *image)
+static void give_summary(msdu__caller *caller, const msdu__image *image)
 {
-    uint64_t began = msdu__pipeline_now(p) - image->elapsed_ns;
-    pthread_mutex_lock(&p->lock);
-    p->summary.rounds = image->rounds;
-    p->summary.bytes_sent = image->bytes_sent;
-    p->summary.plan_renewals = image->plan_renewals;
-    p->summary.interval_steps = image->decision.interval;
-    p->summary.drift = image->drift;
-    p->summary.divergence = image->divergence;
-    p->summary.wire = msdu__wire_at(image->decision.wire)->name;
-    p->summary.domain = image->is_gradient  ? "gradient"
-                        : p->is_accumulated ? "accumulated"
-                                            : "parameter";
-    memcpy(p->summary.reason, image->decision.reason, sizeof(image->decision.reason));
-    pthread_mutex_unlock(&p->lock);
-    atomic_store(&p->blocked_ns, image->blocked_ns);
-    atomic_store(&p->start_ns, began == 0 ? 1 : began); /* 0 stands for: not started */
+    uint64_t began = msdu__job_now(caller->job) - image->elapsed_ns;
+    pthread_mutex_lock(&caller->hand->lock);
+    caller->hand->summary.rounds = image->rounds;
+    caller->hand->summary.bytes_sent = image->bytes_sent;
+    caller->hand->summary.plan_renewals = image->plan_renewals;
+    caller->hand->summary.interval_steps = image->decision.interval;
+    caller->hand->summary.drift = image->drift;
+    caller->hand->summary.divergence = image->divergence;
+    caller->hand->summary.wire = msdu__wire_at(image->decision.wire)->name;
+    caller->hand->summary.domain = image->is_gradient            ? "gradient"
+                                   : caller->job->is_accumulated ? "accumulated"
+                                                                 : "parameter";
+    memcpy(caller->hand->summary.reason, image->decision.reason, sizeof(image->decision.reason));
+    pthread_mutex_unlock(&caller->hand->lock);
+    msdu__cell_set(&caller->hand->reports.blocked_ns, image->blocked_ns);
+    msdu__cell_set(&caller->hand->reports.start_ns,
+                   began == 0 ? 1 : began); /* 0 stands for: not started */
 }
 
 /* What the start has opened, nobody has announced anything for. */
-static void forget_rounds(msdu__pipeline *p)
+static void forget_rounds(msdu__caller *caller)
 {
-    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        p->runs[slice].state = MSDU__RUN_IDLE;
+    for (uint32_t slice = 0; slice < caller->model->slicing.slice_count; slice++) {
+        caller->engine->runs[slice].state = MSDU__RUN_IDLE;
     }
-    p->queue_tail = p->queue_first = p->queue_second = p->queue_oldest = 0;
-    p->active_count = 0;
+    caller->engine->queue.tail = caller->engine->queue.first = caller->engine->queue.second =
+        caller->engine->queue.oldest = 0;
+    caller->engine->active_count = 0;
 }
 
-void msdu__image_give(msdu__pipeline *p, const msdu__image *image)
+void msdu__image_give(msdu__caller *caller, const msdu__image *image)
 {
-    p->step = image->step;
-    p->run_name = image->run;
-    p->is_gradient = image->is_gradient;
-    p->is_local_entered = image->is_local_entered;
-    p->slices_are_whole = image->is_gradient || p->is_accumulated;
-    p->is_deferred = image->is_deferred;
-    p->is_resumed = true;
-    p->resumed_step = image->step;
-    atomic_store(&p->step_count, image->step);
-    atomic_store(&p->is_first_call, image->is_first_call);
-    p->was_uneven = image->was_uneven;
-    atomic_store(&p->lr, image->lr);
-    atomic_store(&p->loss, image->loss);
-    p->weight = image->weight;
-    atomic_store(&p->step_ns, image->step_ns);
-    p->link_ns = image->link_ns;
-    p->last_link_ns = image->last_link_ns;
-    p->latency_ns = image->latency_ns;
-    p->norm_average = image->norm_average;
-    p->interval_state = image->interval_state;
-    p->decision = image->decision;
-    give_summary(p, image);
-    forget_rounds(p);
-    msdu__round_orders(p);
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        give_fragment(p, &image->fragments[i], &p->fragments[i]);
+    caller->step = image->step;
+    caller->run_name = image->run;
+    caller->is_gradient = image->is_gradient;
+    caller->is_local_entered = image->is_local_entered;
+    caller->engine->slices_are_whole = image->is_gradient || caller->job->is_accumulated;
+    caller->is_deferred = image->is_deferred;
+    caller->is_resumed = true;
+    caller->resumed_step = image->step;
+    msdu__cell_set(&caller->hand->reports.step_count, image->step);
+    msdu__flag_set(&caller->hand->reports.is_first_call, image->is_first_call);
+    caller->was_uneven = image->was_uneven;
+    msdu__real_set(&caller->hand->reports.lr, image->lr);
+    msdu__real_set(&caller->hand->reports.loss, image->loss);
+    caller->weight = image->weight;
+    msdu__real_set(&caller->hand->reports.step_ns, image->step_ns);
+    caller->engine->link.now_ns = image->link_ns;
+    caller->engine->link.last_ns = image->last_link_ns;
+    caller->engine->link.latency_ns = image->latency_ns;
+    caller->engine->norm_average = image->norm_average;
+    caller->engine->interval_state = image->interval_state;
+    caller->engine->decision = image->decision;
+    give_summary(caller, image);
+    forget_rounds(caller);
+    msdu__round_orders(caller->engine);
+    for (uint32_t i = 0; i < caller->model->fragment_count; i++) {
+        const msdu__image_fragment *from = &image->fragments[i];
+        give_schedule(from, &caller->schedules[i], &caller->hand->fragments[i]);
+        give_fragment(from, &caller->engine->fragments[i]);
+        caller->engine->fragments[i].opened_ns = msdu__job_now(caller->job);
     }
     for (uint64_t i = 0; i < image->pending_count; i++) {
-        p->active[p->active_count++] = (uint32_t)image->pending[i];
+        caller->engine->active[caller->engine->active_count++] = (uint32_t)image->pending[i];
     }
 }
 
@@ -276,7 +297,7 @@ static void code_measured(msdu__serial *c, msdu__image *image)
     msdu__serial_whole(c, "plan renewals", &image->plan_renewals, 0, UINT64_MAX);
 }
 
-void msdu__image_code(const msdu__pipeline *p, msdu__serial *c, msdu__image *image)
+void msdu__image_code(const msdu__model *model, msdu__serial *c, msdu__image *image)
 {
     msdu__interval_state *policy = &image->interval_state;
     msdu__serial_whole(c, "step", &image->step, 0, STEPS_MAX);
@@ -292,27 +313,27 @@ void msdu__image_code(const msdu__pipeline *p, msdu__serial *c, msdu__image *ima
     msdu__serial_values(c, "policy", policy->count, sizeof(policy->count) / sizeof(uint64_t),
                         sizeof(uint64_t));
     code_decision(c, &image->decision);
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
+    for (uint32_t i = 0; i < model->fragment_count; i++) {
         code_fragment(c, &image->fragments[i]);
     }
-    msdu__serial_whole(c, "waiting means", &image->pending_count, 0, p->fragment_count);
+    msdu__serial_whole(c, "waiting means", &image->pending_count, 0, model->fragment_count);
     for (uint64_t i = 0; i < image->pending_count; i++) {
-        msdu__serial_whole(c, "waiting mean", &image->pending[i], 0, p->fragment_count - 1);
+        msdu__serial_whole(c, "waiting mean", &image->pending[i], 0, model->fragment_count - 1);
     }
 }
 
 /* --- check --- */
 
 /* The domains a context can be in after its start follow from its settings and tensors. */
-static bool fits_domain(const msdu__pipeline *p, const msdu__image *image)
+static bool fits_domain(const msdu__caller *caller, const msdu__image *image)
 {
-    if (p->is_accumulated) {
+    if (caller->job->is_accumulated) {
         return !image->is_gradient && !image->is_local_entered;
     }
     if (image->is_gradient == image->is_local_entered) {
         return false;
     }
-    return image->is_gradient ? p->is_gradient : p->interval_args.can_go_local;
+    return image->is_gradient ? caller->is_gradient : caller->job->interval_args.can_go_local;
 }
 
 static bool is_listed(const msdu__image *image, uint32_t fragment)
@@ -325,38 +346,38 @@ static bool is_listed(const msdu__image *image, uint32_t fragment)
 }
 
 /* A mean that waits needs a round before it, a step to come, and the next meeting after that. */
-static bool fits_pending(const msdu__pipeline *p, const msdu__image *image,
+static bool fits_pending(const msdu__caller *caller, const msdu__image *image,
                          const msdu__image_fragment *f)
 {
     return image->is_local_entered && f->armed > 0 && f->round_step < image->step &&
            f->apply_step >= image->step && f->apply_step == f->round_step + f->round_delay &&
-           f->round_delay <= p->interval_args.delay_max && f->sync_step > f->apply_step;
+           f->round_delay <= caller->job->interval_args.delay_max && f->sync_step > f->apply_step;
 }
 
 /* What was decided goes into the rounds to come, whose slices have room for so late a mean. */
-static bool fits_delays(const msdu__pipeline *p, const msdu__image *image,
+static bool fits_delays(const msdu__caller *caller, const msdu__image *image,
                         const msdu__image_fragment *f)
 {
-    uint32_t most = p->interval_args.delay_max;
+    uint32_t most = caller->job->interval_args.delay_max;
     return image->decision.delay_steps <= most && f->delay_steps <= most &&
            f->decisions[0].delay_steps <= most && f->decisions[1].delay_steps <= most;
 }
 
-const char *msdu__image_check(const msdu__pipeline *p, const msdu__image *image)
+const char *msdu__image_check(const msdu__caller *caller, const msdu__image *image)
 {
-    if (!fits_domain(p, image)) {
+    if (!fits_domain(caller, image)) {
         return "domain";
     }
     if (image->decision.interval == 0) {
         return "interval";
     }
-    uint32_t used = image->is_gradient ? 1 : p->fragment_count;
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
+    uint32_t used = image->is_gradient ? 1 : caller->model->fragment_count;
+    for (uint32_t i = 0; i < caller->model->fragment_count; i++) {
         const msdu__image_fragment *f = &image->fragments[i];
-        if (!is_listed(image, i) || (f->is_pending && !fits_pending(p, image, f))) {
+        if (!is_listed(image, i) || (f->is_pending && !fits_pending(caller, image, f))) {
             return "waiting mean";
         }
-        if (!fits_delays(p, image, f)) {
+        if (!fits_delays(caller, image, f)) {
             return "delay";
         }
         if (i < used && (f->sync_step < image->step || f->sync_step < f->from_step)) {

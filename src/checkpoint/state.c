@@ -5,7 +5,12 @@
  * of it is used.
  */
 #include "state.h"
-#include "core/start.h"
+
+#include "core/blocking.h"
+#include "core/pass.h"
+#include "core/progress.h"
+#include "core/tune.h"
+#include "startup/startup.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +36,7 @@ typedef struct frame {
 
 /* One call of msdu_state_get or msdu_state_set, as the communication thread carries it out. */
 struct msdu__state_call {
+    msdu__caller *caller;
     bool is_set;
     const void *in;
     void *out; /* NULL: only measure */
@@ -75,9 +81,9 @@ static bool may_differ(const char *line)
 }
 
 /* What a state and its context must have in common, a fact a line; NULL: no memory. */
-static char *describe(msdu__pipeline *p)
+static char *describe(msdu__caller *caller)
 {
-    char *text = msdu__agree_describe(p, false);
+    char *text = msdu__agree_describe(caller->engine, false);
     char *to = text;
     for (const char *line = text; line != NULL && *line != '\0';) {
         size_t length = strcspn(line, "\n") + 1;
@@ -94,23 +100,24 @@ static char *describe(msdu__pipeline *p)
 }
 
 /* Another version of the library may cut the same tensors in another way. */
-static uint64_t hash_slicing(const msdu__pipeline *p)
+static uint64_t hash_slicing(const msdu__caller *caller)
 {
-    uint64_t hash = p->fragment_count;
-    for (uint32_t i = 0; i < p->slicing.slice_count; i++) {
-        const msdu__slice *cut = &p->slicing.slices[i];
+    uint64_t hash = caller->model->fragment_count;
+    for (uint32_t i = 0; i < caller->model->slicing.slice_count; i++) {
+        const msdu__slice *cut = &caller->model->slicing.slices[i];
         uint64_t facts[4] = {hash, cut->count, cut->fragment, cut->segments};
         for (uint32_t k = 0; k < cut->segments; k++) {
-            facts[3] = facts[3] * 31 + p->slicing.segments[cut->first_segment + k].tensor;
+            facts[3] =
+                facts[3] * 31 + caller->model->slicing.segments[cut->first_segment + k].tensor;
         }
         hash = msdu__serial_hash(facts, sizeof(facts));
     }
     return hash;
 }
 
-static msdu_status no_memory(const msdu__pipeline *p)
+static msdu_status no_memory(const msdu__caller *caller)
 {
-    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the state", p->rank);
+    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory for the state", caller->job->rank);
 }
 
 /* --- writing --- */
@@ -127,83 +134,87 @@ static void code_tuning(msdu__serial *c, msdu__tuning *tuning)
     tuning->lanes = (uint32_t)lanes;
 }
 
-static void code_all(msdu__pipeline *p, msdu__serial *c, frame *f, char *text, msdu__image *image)
+static void code_all(msdu__caller *caller, msdu__serial *c, frame *f, char *text,
+                     msdu__image *image)
 {
-    uint64_t slicing = hash_slicing(p);
+    uint64_t slicing = hash_slicing(caller);
     code_frame(c, f);
     msdu__serial_array(c, "text", text, f->text_bytes, 1);
-    msdu__tuning tuning = p->tuning;
+    msdu__tuning tuning = caller->model->tuning;
     code_tuning(c, &tuning);
     msdu__serial_whole(c, "slicing", &slicing, 0, UINT64_MAX);
-    msdu__image_code(p, c, image);
-    msdu__arrays_code(p, c, image);
+    msdu__image_code(caller->model, c, image);
+    msdu__arrays_code(caller->engine, c, image);
 }
 
-static msdu_status write_state(msdu__pipeline *p, struct msdu__state_call *call)
+static msdu_status write_state(msdu__caller *caller, struct msdu__state_call *call)
 {
     msdu__image image;
-    char *text = describe(p);
+    char *text = describe(caller);
     if (text == NULL) {
-        return no_memory(p);
+        return no_memory(caller);
     }
-    frame f = {.format = MSDU__STATE_FORMAT, .rank = (uint64_t)p->rank, .text_bytes = strlen(text)};
+    frame f = {.format = MSDU__STATE_FORMAT,
+               .rank = (uint64_t)caller->job->rank,
+               .text_bytes = strlen(text)};
     memcpy(f.magic, MAGIC, MAGIC_BYTES);
     strncpy(f.version, msdu_version(), VERSION_BYTES - 1);
-    msdu__image_take(p, &image);
+    msdu__image_take(caller, &image);
     msdu__serial measure = {.out = NULL};
-    code_all(p, &measure, &f, text, &image);
+    code_all(caller, &measure, &f, text, &image);
     call->needed = f.bytes = measure.at;
     if (call->out != NULL && call->bytes >= f.bytes) {
         msdu__serial writer = {.out = call->out, .bytes = f.bytes};
-        code_all(p, &writer, &f, text, &image);
+        code_all(caller, &writer, &f, text, &image);
         msdu__state_seal(call->out, f.bytes);
     }
     free(text);
     if (call->out != NULL && call->bytes < f.bytes) {
-        return msdu__fail(MSDU_ERR_INVALID,
-                          "rank %d: the state has %llu bytes, there is room for %llu", p->rank,
-                          (unsigned long long)f.bytes, (unsigned long long)call->bytes);
+        return msdu__fail(
+            MSDU_ERR_INVALID, "rank %d: the state has %llu bytes, there is room for %llu",
+            caller->job->rank, (unsigned long long)f.bytes, (unsigned long long)call->bytes);
     }
     return MSDU_OK;
 }
 
 /* --- checking --- */
 
-static msdu_status check_frame(const msdu__pipeline *p, const struct msdu__state_call *call,
+static msdu_status check_frame(const msdu__caller *caller, const struct msdu__state_call *call,
                                frame *f)
 {
     msdu__serial c = {.in = call->in, .bytes = call->bytes};
     if (call->in == NULL || call->bytes < FRAME_BYTES ||
         memcmp(call->in, MAGIC, MAGIC_BYTES) != 0) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: these %llu bytes are no state of msdu",
-                          p->rank, (unsigned long long)call->bytes);
+                          caller->job->rank, (unsigned long long)call->bytes);
     }
     code_frame(&c, f);
     f->version[VERSION_BYTES - 1] = '\0';
     if (f->format != MSDU__STATE_FORMAT) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: the state has format %llu, this library (%s) reads format %d",
-                          p->rank, (unsigned long long)f->format, msdu_version(),
+                          caller->job->rank, (unsigned long long)f->format, msdu_version(),
                           MSDU__STATE_FORMAT);
     }
     if (f->bytes != call->bytes || f->text_bytes > call->bytes - FRAME_BYTES) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state has %llu bytes, %llu were given",
-                          p->rank, (unsigned long long)f->bytes, (unsigned long long)call->bytes);
+                          caller->job->rank, (unsigned long long)f->bytes,
+                          (unsigned long long)call->bytes);
     }
     const uint64_t behind = CHECKSUM_AT + sizeof(f->checksum);
     if (msdu__serial_hash((const char *)call->in + behind, f->bytes - behind) != f->checksum) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state is damaged: its checksum is wrong",
-                          p->rank);
+                          caller->job->rank);
     }
     return MSDU_OK;
 }
 
-static msdu_status check_text(msdu__pipeline *p, const struct msdu__state_call *call,
+static msdu_status check_text(msdu__caller *caller, const struct msdu__state_call *call,
                               const frame *f)
 {
-    char *text = describe(p);
+    char *text = describe(caller);
     if (text == NULL) {
-        return no_memory(p);
+        return no_memory(caller);
     }
     msdu__lines lines = {.a = (const char *)call->in + FRAME_BYTES, .b = text};
     lines.a_end = lines.a + f->text_bytes;
@@ -214,62 +225,63 @@ static msdu_status check_text(msdu__pipeline *p, const struct msdu__state_call *
         int b = lines.b_length < SHOWN_BYTES ? lines.b_length : SHOWN_BYTES;
         status = msdu__fail(MSDU_ERR_MISMATCH,
                             "rank %d: the state was saved with '%.*s', this context has '%.*s'",
-                            p->rank, a, lines.a, b, lines.b);
-    } else if (f->rank != (uint64_t)p->rank) {
-        status = msdu__fail(MSDU_ERR_MISMATCH, "rank %d: this is the state of rank %llu", p->rank,
-                            (unsigned long long)f->rank);
+                            caller->job->rank, a, lines.a, b, lines.b);
+    } else if (f->rank != (uint64_t)caller->job->rank) {
+        status = msdu__fail(MSDU_ERR_MISMATCH, "rank %d: this is the state of rank %llu",
+                            caller->job->rank, (unsigned long long)f->rank);
     }
     free(text);
     return status;
 }
 
 /* Cut as the state is, where that may be: the rest can only be checked then. */
-static msdu_status take_tuning(msdu__pipeline *p, msdu__serial *c)
+static msdu_status take_tuning(msdu__caller *caller, msdu__serial *c)
 {
-    msdu__tuning tuning = p->tuning;
+    msdu__tuning tuning = caller->model->tuning;
     code_tuning(c, &tuning);
-    bool is_fit = tuning.slice_bytes >= p->tuner_args.slice_least &&
-                  tuning.window >= p->tuner_args.window_least &&
-                  tuning.window <= p->tuner_args.window_most;
-    if (c->bad != NULL || !p->may_cut || !p->is_gradient || !is_fit) {
+    bool is_fit = tuning.slice_bytes >= caller->model->recut.args.slice_least &&
+                  tuning.window >= caller->model->recut.args.window_least &&
+                  tuning.window <= caller->model->recut.args.window_most;
+    if (c->bad != NULL || !caller->model->recut.may_cut || !caller->is_gradient || !is_fit) {
         return MSDU_OK;
     }
-    tuning.lanes =
-        tuning.lanes > p->tuner_args.lanes_most ? p->tuner_args.lanes_most : tuning.lanes;
-    bool is_other = !msdu__tuning_is_equal(tuning, p->tuning);
-    msdu_status status = is_other ? msdu__reslice_cut(p, tuning) : MSDU_OK;
-    msdu__tune_begin(p);
+    tuning.lanes = tuning.lanes > caller->model->recut.args.lanes_most
+                       ? caller->model->recut.args.lanes_most
+                       : tuning.lanes;
+    bool is_other = !msdu__tuning_is_equal(tuning, caller->model->tuning);
+    msdu_status status = is_other ? msdu__reslice_cut(caller->engine, tuning) : MSDU_OK;
+    msdu__tune_begin(caller->engine);
     return status;
 }
 
 /* Everything behind the text. *c is left where the arrays begin. */
-static msdu_status check_content(msdu__pipeline *p, const frame *f, msdu__serial *c,
+static msdu_status check_content(msdu__caller *caller, const frame *f, msdu__serial *c,
                                  msdu__image *image)
 {
     uint64_t slicing = 0;
     c->at = FRAME_BYTES + f->text_bytes;
     c->is_dry = true;
-    msdu_status cut = take_tuning(p, c);
+    msdu_status cut = take_tuning(caller, c);
     if (cut != MSDU_OK) {
         return cut;
     }
     msdu__serial_whole(c, "slicing", &slicing, 0, UINT64_MAX);
-    if (c->bad == NULL && slicing != hash_slicing(p)) {
+    if (c->bad == NULL && slicing != hash_slicing(caller)) {
         return msdu__fail(MSDU_ERR_MISMATCH,
                           "rank %d: the state is of other slices: libmsdu %s wrote it, this is %s",
-                          p->rank, f->version, msdu_version());
+                          caller->job->rank, f->version, msdu_version());
     }
-    msdu__image_code(p, c, image);
+    msdu__image_code(caller->model, c, image);
     msdu__serial arrays = *c;
-    arrays.bad = c->bad != NULL ? c->bad : msdu__image_check(p, image);
-    msdu__arrays_code(p, &arrays, image);
+    arrays.bad = c->bad != NULL ? c->bad : msdu__image_check(caller, image);
+    msdu__arrays_code(caller->engine, &arrays, image);
     if (arrays.bad == NULL && arrays.at != arrays.bytes) {
         arrays.bad = "length";
     }
     c->is_dry = false;
     if (arrays.bad != NULL) {
-        return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state's %s is not possible", p->rank,
-                          arrays.bad);
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state's %s is not possible",
+                          caller->job->rank, arrays.bad);
     }
     return MSDU_OK;
 }
@@ -283,16 +295,16 @@ typedef struct facts {
     uint64_t run;
 } facts;
 
-static msdu_status compare_facts(const msdu__pipeline *p, const facts *all)
+static msdu_status compare_facts(const msdu__caller *caller, const facts *all)
 {
-    for (int32_t i = 0; i < p->ranks; i++) {
+    for (int32_t i = 0; i < caller->job->ranks; i++) {
         if (all[i].failed != 0) {
             return msdu__fail(MSDU_ERR_MISMATCH,
                               "rank %d could not take its state (%s): no rank did", i,
                               msdu_status_name((msdu_status) - (int)all[i].failed));
         }
     }
-    for (int32_t i = 1; i < p->ranks; i++) {
+    for (int32_t i = 1; i < caller->job->ranks; i++) {
         if (all[i].step != all[0].step) {
             return msdu__fail(MSDU_ERR_MISMATCH,
                               "ranks 0 and %d disagree: rank 0 has the state of step %llu, rank %d "
@@ -312,122 +324,126 @@ static msdu_status compare_facts(const msdu__pipeline *p, const facts *all)
 
 /* All ranks learn whether all of them can go on from one and the same step. A failure to find out
  * is one of the context. */
-static msdu_status agree(msdu__pipeline *p, const facts *own)
+static msdu_status agree(msdu__caller *caller, const facts *own)
 {
-    facts *all = calloc((size_t)p->ranks, sizeof(*all));
-    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    facts *all = calloc((size_t)caller->job->ranks, sizeof(*all));
+    uint64_t *shares = calloc((size_t)caller->job->ranks, sizeof(*shares));
     msdu_status status = MSDU_OK;
     if (all == NULL || shares == NULL) {
-        status = no_memory(p);
+        status = no_memory(caller);
         goto err_fail;
     }
-    for (int32_t i = 0; i < p->ranks; i++) {
+    for (int32_t i = 0; i < caller->job->ranks; i++) {
         shares[i] = sizeof(*all);
     }
-    all[p->rank] = *own;
-    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = &all[p->rank], .recv = all, .shares = shares};
-    status = msdu__blocking_run(p, &op, msdu__control_lane(p) + 1);
+    all[caller->job->rank] = *own;
+    msdu_op op = {
+        .kind = MSDU_OP_ALLGATHER, .send = &all[caller->job->rank], .recv = all, .shares = shares};
+    status = msdu__blocking_run(caller->engine, &op, msdu__control_lane(caller->engine) + 1);
     if (status == MSDU_OK) {
-        status = compare_facts(p, all);
+        status = compare_facts(caller, all);
         goto err_free;
     }
 
 err_fail:
-    msdu__pipeline_fail(p, status, msdu_last_error());
+    msdu__handover_fail_last(caller->hand, status);
 err_free:
     free(shares);
     free(all);
     return status;
 }
 
-static msdu_status read_state(msdu__pipeline *p, struct msdu__state_call *call)
+static msdu_status read_state(msdu__caller *caller, struct msdu__state_call *call)
 {
     frame f = {.bytes = 0};
     msdu__image image = {0};
     msdu__serial c = {.in = call->in, .bytes = call->bytes};
-    msdu__tuning tuning = p->tuning;
-    msdu_status status = check_frame(p, call, &f);
+    msdu__tuning tuning = caller->model->tuning;
+    msdu_status status = check_frame(caller, call, &f);
     if (status == MSDU_OK) {
-        status = check_text(p, call, &f);
+        status = check_text(caller, call, &f);
     }
     if (status == MSDU_OK) {
-        status = check_content(p, &f, &c, &image);
+        status = check_content(caller, &f, &c, &image);
     }
     memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
     facts own = {.failed = (uint64_t)-status, .step = image.step, .run = image.run};
-    msdu_status agreed = agree(p, &own);
-    if (agreed != MSDU_OK && !msdu__tuning_is_equal(tuning, p->tuning)) {
-        (void)msdu__reslice_cut(p, tuning); /* none takes its state: all are as they were */
-        msdu__tune_begin(p);
+    msdu_status agreed = agree(caller, &own);
+    if (agreed != MSDU_OK && !msdu__tuning_is_equal(tuning, caller->model->tuning)) {
+        (void)msdu__reslice_cut(caller->engine,
+                                tuning); /* none takes its state: all are as they were */
+        msdu__tune_begin(caller->engine);
     }
     if (status != MSDU_OK) {
         return msdu__fail_text(status, call->text); /* the cause, not that there is one */
     }
     if (agreed == MSDU_OK) {
-        msdu__image_give(p, &image);
-        msdu__arrays_code(p, &c, &image);
+        msdu__image_give(caller, &image);
+        msdu__arrays_code(caller->engine, &c, &image);
     }
     return agreed;
 }
 
-/* --- on the communication thread, and on the owner --- */
+/* --- on the communication thread, and on the thread that waits for it --- */
 
-static bool carry(msdu__pipeline *p)
+/* A command. subject: the call. */
+static msdu__outcome carry(msdu__engine *e, void *subject, uint64_t number)
 {
-    struct msdu__state_call *call = p->state_call;
-    if (!msdu__image_is_quiet(p)) {
-        return false;
+    struct msdu__state_call *call = subject;
+    (void)number;
+    if (!msdu__image_is_quiet(e)) {
+        return MSDU__LATER;
     }
-    if (msdu__pass_settle(p) != MSDU_OK) {
-        return true;
+    if (msdu__pass_settle(e) != MSDU_OK) {
+        return MSDU__DONE; /* the context has failed: who waits leaves by that */
     }
-    call->status = call->is_set ? read_state(p, call) : write_state(p, call);
+    call->status = call->is_set ? read_state(call->caller, call) : write_state(call->caller, call);
     memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
-    msdu__handoff_carried(p);
-    return true;
+    return msdu__event_completed(e);
 }
 
-static msdu_status carry_out(msdu__pipeline *p, struct msdu__state_call *call)
+static msdu_status carry_out(struct msdu__state_call *call)
 {
-    p->state_call = call;
-    msdu_status status = msdu__handoff_carry(p, carry, "its state");
-    p->state_call = NULL;
+    msdu_status status = msdu__caller_carry(
+        call->caller, &(msdu__event){.run = carry, .subject = call}, "its state");
     if (status != MSDU_OK) {
         return status;
     }
     return call->status == MSDU_OK ? MSDU_OK : msdu__fail_text(call->status, call->text);
 }
 
-msdu_status msdu__state_get(msdu__pipeline *p, void *data, size_t bytes, size_t *bytes_out)
+msdu_status msdu__state_get(msdu__caller *caller, void *data, size_t bytes, size_t *bytes_out)
 {
-    struct msdu__state_call call = {.out = data, .bytes = bytes};
-    if (!msdu__final_is_between_steps(p)) {
+    struct msdu__state_call call = {.caller = caller, .out = data, .bytes = bytes};
+    if (!msdu__caller_is_between_steps(caller)) {
         return msdu__fail(MSDU_ERR_STATE,
                           "rank %d: tensors were announced since the last msdu_step(); take the "
                           "state between steps",
-                          p->rank);
+                          caller->job->rank);
     }
-    msdu_status status = carry_out(p, &call);
+    msdu_status status = carry_out(&call);
     if (status == MSDU_OK) {
         *bytes_out = call.needed;
     }
     return status;
 }
 
-msdu_status msdu__state_set(msdu__pipeline *p, const void *data, size_t bytes)
+msdu_status msdu__state_set(msdu__caller *caller, const void *data, size_t bytes)
 {
-    struct msdu__state_call call = {.is_set = true, .in = data, .bytes = bytes};
-    if (p->step != 0 || p->is_resumed || !msdu__final_is_between_steps(p)) {
+    struct msdu__state_call call = {.caller = caller, .is_set = true, .in = data, .bytes = bytes};
+    if (caller->step != 0 || caller->is_resumed || !msdu__caller_is_between_steps(caller)) {
         return msdu__fail(MSDU_ERR_STATE,
                           "rank %d: a state is set once, after msdu_start() and before the first "
                           "step",
-                          p->rank);
+                          caller->job->rank);
     }
-    msdu_status status = carry_out(p, &call);
+    msdu_status status = carry_out(&call);
     if (status == MSDU_OK) {
-        msdu__step_resume(p);
-        msdu__log_line(&p->log, MSDU_LOG_INFO, "resumed at step %llu, domain %s, interval %u",
-                       (unsigned long long)p->step, p->summary.domain, p->fragments[0].interval);
+        msdu__step_resume(caller);
+        msdu__log_line(&caller->job->log, MSDU_LOG_INFO,
+                       "resumed at step %llu, domain %s, interval %u",
+                       (unsigned long long)caller->step, caller->hand->summary.domain,
+                       caller->schedules[0].interval);
     }
     return status;
 }

@@ -69,23 +69,23 @@ typedef struct msdu__image {
 
 /* --- image.c --- */
 /* Nothing is moving: every round that was captured has ended, or waits for nothing but its step. */
-bool msdu__image_is_quiet(const msdu__pipeline *p);
-void msdu__image_take(const msdu__pipeline *p, msdu__image *image);
-/* The pipeline as after the step in which the image was taken, but for the arrays. */
-void msdu__image_give(msdu__pipeline *p, const msdu__image *image);
+bool msdu__image_is_quiet(const msdu__engine *e);
+void msdu__image_take(const msdu__caller *caller, msdu__image *image);
+/* Both sides as after the step in which the image was taken, but for the arrays. */
+void msdu__image_give(msdu__caller *caller, const msdu__image *image);
 /* Values, through the codec. */
-void msdu__image_code(const msdu__pipeline *p, msdu__serial *c, msdu__image *image);
+void msdu__image_code(const msdu__model *model, msdu__serial *c, msdu__image *image);
 /* Name of the first value that this context cannot be in; NULL: none. */
-const char *msdu__image_check(const msdu__pipeline *p, const msdu__image *image);
+const char *msdu__image_check(const msdu__caller *caller, const msdu__image *image);
 
 /* --- arrays.c --- */
 /* Plans, control messages, anchors, residuals and so on, through the codec. */
-void msdu__arrays_code(msdu__pipeline *p, msdu__serial *c, const msdu__image *image);
+void msdu__arrays_code(msdu__engine *e, msdu__serial *c, const msdu__image *image);
 
 /* --- state.c --- */
 /* As msdu_state_get and msdu_state_set, between start and finish. */
-msdu_status msdu__state_get(msdu__pipeline *p, void *data, size_t bytes, size_t *bytes_out);
-msdu_status msdu__state_set(msdu__pipeline *p, const void *data, size_t bytes);
+msdu_status msdu__state_get(msdu__caller *caller, void *data, size_t bytes, size_t *bytes_out);
+msdu_status msdu__state_set(msdu__caller *caller, const void *data, size_t bytes);
 /* Checksum of a state of `bytes` bytes, and where it is kept; for tests that edit states. */
 void msdu__state_seal(void *data, uint64_t bytes);
 

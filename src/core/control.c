@@ -3,7 +3,13 @@
  * The control message of a round: what every rank says of its part, and what comes of it for all.
  * Runs on the communication thread.
  */
-#include "pipeline.h"
+#include "control.h"
+
+#include "cores.h"
+#include "domain.h"
+#include "order.h"
+#include "replan.h"
+#include "round.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,17 +19,17 @@ static uint64_t round_hash(const msdu__fragment *f)
 {
     uint32_t facts[6] = {(uint32_t)f->opened,     f->round.interval,    f->round.delay_steps,
                          (uint32_t)f->round.wire, f->round.is_gradient, (uint32_t)f->round.step};
-    return msdu__plan_hash(facts, 6) ^ f->plan_hash;
+    return msdu__plan_hash(facts, 6) ^ f->order.hash;
 }
 
 /* What the passes of all slices found, in slice order. */
-static void collect(msdu__pipeline *p, msdu__fragment *f)
+static void collect(msdu__engine *e, msdu__fragment *f)
 {
-    msdu__domain_sums(p, f);
+    msdu__domain_sums(e, f);
     f->residual_sq = 0;
     memset(f->sketch, 0, sizeof(f->sketch));
     for (uint32_t i = 0; i < f->slice_count; i++) {
-        const msdu__found *found = p->runs[f->members[i]].found;
+        const msdu__found *found = e->runs[f->members[i]].found;
         f->residual_sq += found->residual.update_sq;
         for (uint32_t k = 0; k < MSDU__SKETCH; k++) {
             f->sketch[k] += found->sketch[k];
@@ -33,19 +39,19 @@ static void collect(msdu__pipeline *p, msdu__fragment *f)
 
 /* Equal parameters are told where they would be their own mean in exact arithmetic: every rank
  * counts alike, nothing of former rounds is held back, and the correction is no optimizer. */
-static bool is_told(const msdu__pipeline *p, const msdu__fragment *f)
+static bool is_told(const msdu__engine *e, const msdu__fragment *f)
 {
-    const msdu__voice *voice = msdu__voice_of(f);
-    return p->device == NULL && !f->round.is_gradient && !p->is_accumulated && voice->weight == 1 &&
-           !voice->is_absent &&
-           msdu__chain_keeps_equal(&p->chain, &p->correct_args, f->round.delay_steps == 0);
+    const msdu__contribution *own = &f->contribution;
+    return e->job->device == NULL && !f->round.is_gradient && !e->job->is_accumulated &&
+           own->weight == 1 && !own->is_absent &&
+           msdu__chain_keeps_equal(&e->job->chain, &e->correct_args, f->round.delay_steps == 0);
 }
 
-static uint64_t captured_hash(const msdu__pipeline *p, const msdu__fragment *f)
+static uint64_t captured_hash(const msdu__engine *e, const msdu__fragment *f)
 {
     uint64_t hash = 1;
-    for (uint32_t i = 0; i < f->slice_count && is_told(p, f); i++) {
-        uint64_t found = p->runs[f->members[i]].found->hash;
+    for (uint32_t i = 0; i < f->slice_count && is_told(e, f); i++) {
+        uint64_t found = e->runs[f->members[i]].found->hash;
         if (found == 0) {
             return 0;
         }
@@ -55,29 +61,29 @@ static uint64_t captured_hash(const msdu__pipeline *p, const msdu__fragment *f)
     return hash != 1 ? hash : 0;
 }
 
-static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *out)
+static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
 {
     uint64_t hash = round_hash(f);
-    uint64_t captured = captured_hash(p, f);
-    double weight = msdu__voice_of(f)->weight;
-    uint64_t blocked = atomic_load(&p->blocked_ns);
+    uint64_t captured = captured_hash(e, f);
+    double weight = f->contribution.weight;
+    uint64_t blocked = msdu__cell_get(&e->hand->reports.blocked_ns);
     /* a rank without input waits for the others only */
-    bool is_absent = msdu__voice_of(f)->is_absent;
-    double waited = is_absent ? (double)INFINITY : (double)(blocked - f->blocked_ns);
+    bool is_absent = f->contribution.is_absent;
+    double waited = is_absent ? (double)INFINITY : (double)(blocked - f->last.blocked_ns);
     *out = (msdu__control){
-        .bad_tensor = p->settings.check_finite ? (double)f->bad_tensor : 0.0,
+        .bad_tensor = e->job->settings.check_finite ? (double)f->bad_tensor : 0.0,
         .local_sq = f->sums.update_sq,
         .weight_sq = f->sums.weight_sq,
         .residual_sq = f->residual_sq,
-        .step_ns = atomic_load(&p->step_ns),
-        .link_ns = p->last_link_ns,
-        .latency_ns = p->latency_ns,
+        .step_ns = msdu__real_get(&e->hand->reports.step_ns),
+        .link_ns = e->link.last_ns,
+        .latency_ns = e->link.latency_ns,
         .wait_ns = waited,
-        .alone_ns = is_absent ? waited : msdu__cores_alone(p, f, waited),
-        .queued_ns = p->last_queued_ns,
-        .loss = atomic_load(&p->loss),
-        .lr = atomic_load(&p->lr),
-        .wants_plan = f->wants_plan ? 1.0 : 0.0,
+        .alone_ns = is_absent ? waited : msdu__cores_alone(e, f, waited),
+        .queued_ns = e->link.last_queued_ns,
+        .loss = msdu__real_get(&e->hand->reports.loss),
+        .lr = msdu__real_get(&e->hand->reports.lr),
+        .wants_plan = f->order.is_wanted ? 1.0 : 0.0,
         .weight = weight,
         .is_absent = is_absent ? 1.0 : 0.0,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
@@ -88,147 +94,148 @@ static void fill_control(msdu__pipeline *p, msdu__fragment *f, msdu__control *ou
         out->sketch[k] =
             (float)((double)out->sketch[k] / weight); /* what was captured, unweighted */
     }
-    f->blocked_ns = blocked;
+    f->last.blocked_ns = blocked;
 }
 
-bool msdu__control_start(msdu__pipeline *p, msdu__fragment *f)
+bool msdu__control_start(msdu__engine *e, msdu__fragment *f)
 {
-    if (f->issued < f->slice_count || !msdu__order_may_control(p, f) ||
-        !msdu__round_passes_done(p, f)) {
+    if (f->issued < f->slice_count || !msdu__order_may_control(e, f) ||
+        !msdu__round_passes_done(e, f)) {
         return false;
     }
-    collect(p, f);
-    fill_control(p, f, &f->control[p->rank]);
+    collect(e, f);
+    fill_control(e, f, &f->control.of[e->job->rank]);
     msdu_op op = {
         .kind = MSDU_OP_ALLGATHER,
-        .send = &f->control[p->rank],
-        .recv = f->control,
-        .shares = p->control_shares,
+        .send = &f->control.of[e->job->rank],
+        .recv = f->control.of,
+        .shares = e->control_shares,
     };
-    msdu_status status = msdu__pipeline_start(p, &op, msdu__control_lane(p), &f->control_req);
+    msdu_status status = msdu__engine_start(e, &op, msdu__control_lane(e), &f->control.req);
     if (status != MSDU_OK) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(e->hand, status);
         return false;
     }
-    f->bytes += sizeof(msdu__control) * (uint64_t)(p->ranks - 1);
-    f->control_issued_ns = msdu__pipeline_now(p);
-    f->is_control_issued = true;
+    f->bytes += sizeof(msdu__control) * (uint64_t)(e->job->ranks - 1);
+    f->control.issued_ns = msdu__engine_now(e);
+    f->control.is_issued = true;
     return true;
 }
 
 /* What becomes of gradients with a bad value. */
-static const char *outcome(const msdu__pipeline *p, const msdu__fragment *f)
+static const char *outcome(const msdu__engine *e, const msdu__fragment *f)
 {
     if (f->is_passed) {
         return "it is given to all ranks";
     }
     /* local steps with it cannot be undone */
-    return p->is_accumulated ? "the round was not applied (setting check_finite; with domain "
-                               "gradient, pass gives it to all ranks)"
-                             : "the round was not applied (setting check_finite)";
+    return e->job->is_accumulated ? "the round was not applied (setting check_finite; with domain "
+                                    "gradient, pass gives it to all ranks)"
+                                  : "the round was not applied (setting check_finite)";
 }
 
 /* The whole context fails; or, for gradients and if asked for, only this round. */
-static bool take_bad_value(msdu__pipeline *p, msdu__fragment *f, int32_t rank)
+static bool take_bad_value(msdu__engine *e, msdu__fragment *f, int32_t rank)
 {
-    uint32_t tensor = (uint32_t)f->control[rank].bad_tensor - 1;
-    const char *name = tensor < p->tensor_count ? p->tensors[tensor].name : "?";
-    f->is_skipped = f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_SKIP;
-    f->is_passed = f->round.is_gradient && p->settings.check_finite == MSDU__CHECK_PASS;
+    uint32_t tensor = (uint32_t)f->control.of[rank].bad_tensor - 1;
+    const char *name = tensor < e->model->tensor_count ? e->model->tensors[tensor].name : "?";
+    f->is_skipped = f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_SKIP;
+    f->is_passed = f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_PASS;
     msdu__fail(MSDU_ERR_NOT_FINITE, "rank %d: tensor '%s' holds NaN or infinity in step %llu; %s",
-               rank, name, (unsigned long long)f->round.step, outcome(p, f));
+               rank, name, (unsigned long long)f->round.step, outcome(e, f));
     if (!f->is_skipped && !f->is_passed) {
-        msdu__pipeline_fail(p, MSDU_ERR_NOT_FINITE, msdu_last_error());
+        msdu__handover_fail_last(e->hand, MSDU_ERR_NOT_FINITE);
         return false;
     }
-    pthread_mutex_lock(&p->lock);
-    snprintf(p->skip_text, sizeof(p->skip_text), "%s", msdu_last_error());
-    pthread_mutex_unlock(&p->lock);
-    msdu__log_line(&p->log, MSDU_LOG_INFO, "%s", msdu_last_error());
+    pthread_mutex_lock(&e->hand->lock);
+    snprintf(e->hand->failure.skip_text, sizeof(e->hand->failure.skip_text), "%s",
+             msdu_last_error());
+    pthread_mutex_unlock(&e->hand->lock);
+    msdu__log_line(&e->job->log, MSDU_LOG_INFO, "%s", msdu_last_error());
     return true;
 }
 
-static void take_weights(const msdu__pipeline *p, msdu__fragment *f)
+static void take_weights(const msdu__engine *e, msdu__fragment *f)
 {
-    double sum = msdu__message_weights(p, f);
-    bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
+    double sum = msdu__message_weights(e, f);
+    bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
     f->is_void = sum == 0;
-    f->scale = is_sum || f->is_void ? 1 : p->ranks / sum;
+    f->scale = is_sum || f->is_void ? 1 : e->job->ranks / sum;
 }
 
 /* For the owner, which may stand still until it knows. */
-static void tell_absence(const msdu__pipeline *p, msdu__fragment *f)
+static void tell_absence(msdu__engine *e, msdu__fragment *f)
 {
-    bool *is_any = &f->is_any_absent[(f->opened - 1) & 1];
-    bool *are_all = &f->are_all_absent[(f->opened - 1) & 1];
-    *is_any = false;
-    *are_all = true;
-    for (int32_t rank = 0; rank < p->ranks; rank++) {
-        *is_any = *is_any || f->control[rank].is_absent > 0;
-        *are_all = *are_all && f->control[rank].is_absent > 0;
+    msdu__answer *answer = msdu__engine_answer(e, f);
+    answer->is_any_absent = false;
+    answer->are_all_absent = true;
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        bool is_absent = f->control.of[rank].is_absent > 0;
+        answer->is_any_absent = answer->is_any_absent || is_absent;
+        answer->are_all_absent = answer->are_all_absent && is_absent;
     }
-    atomic_store(&f->heard, f->opened);
+    msdu__cell_set(&msdu__engine_mailbox(e, f)->heard, f->opened);
 }
 
 /* The ranks' messages must describe the same round, and no rank may have met a bad value. */
-static bool check_control(msdu__pipeline *p, msdu__fragment *f)
+static bool check_control(msdu__engine *e, msdu__fragment *f)
 {
-    for (int32_t rank = 0; rank < p->ranks; rank++) {
-        const msdu__control *c = &f->control[rank];
-        if (memcmp(c->check, f->control[0].check, sizeof(c->check)) != 0) {
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        const msdu__control *c = &f->control.of[rank];
+        if (memcmp(c->check, f->control.of[0].check, sizeof(c->check)) != 0) {
             msdu__fail(
                 MSDU_ERR_MISMATCH,
                 "ranks 0 and %d disagree about the round that ends with step %llu (number of "
                 "steps, interval, wire or plan)",
                 rank, (unsigned long long)f->round.step);
-            msdu__pipeline_fail(p, MSDU_ERR_MISMATCH, msdu_last_error());
+            msdu__handover_fail_last(e->hand, MSDU_ERR_MISMATCH);
             return false;
         }
     }
-    for (int32_t rank = 0; rank < p->ranks; rank++) {
-        if (f->control[rank].bad_tensor > 0 && !f->is_passed && !take_bad_value(p, f, rank)) {
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        if (f->control.of[rank].bad_tensor > 0 && !f->is_passed && !take_bad_value(e, f, rank)) {
             return false;
         }
         if (f->is_skipped) {
             return true;
         }
     }
-    take_weights(p, f);
+    take_weights(e, f);
     return true;
 }
 
 /* OK: ended now. */
-static msdu_status poll_request(msdu__pipeline *p, msdu_req **req, uint64_t since_ns)
+static msdu_status poll_request(msdu__engine *e, msdu_req **req, uint64_t since_ns)
 {
     if (*req == NULL) {
         return MSDU_IN_PROGRESS;
     }
-    msdu_status status = p->backend->test(p->comm, *req);
+    msdu_status status = e->job->backend->test(e->job->comm, *req);
     if (status == MSDU_IN_PROGRESS) {
-        status = msdu__pipeline_overdue(p, since_ns, "a round's control message or plan");
+        status = msdu__engine_overdue(e, since_ns, "a round's control message or plan");
     }
     if (status == MSDU_IN_PROGRESS) {
         return status;
     }
     *req = NULL;
     if (status != MSDU_OK) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(e->hand, status);
     }
     return status;
 }
 
-bool msdu__control_poll(msdu__pipeline *p, msdu__fragment *f)
+bool msdu__control_poll(msdu__engine *e, msdu__fragment *f)
 {
     bool did = false;
-    if (poll_request(p, &f->control_req, f->control_issued_ns) == MSDU_OK) {
-        p->latency_ns = (double)(msdu__pipeline_now(p) - f->control_issued_ns);
-        f->is_control_done = check_control(p, f);
-        tell_absence(p, f);
-        msdu__pipeline_wake(p);
+    if (poll_request(e, &f->control.req, f->control.issued_ns) == MSDU_OK) {
+        e->link.latency_ns = (double)(msdu__engine_now(e) - f->control.issued_ns);
+        f->control.is_done = check_control(e, f);
+        tell_absence(e, f);
+        msdu__handover_wake(e->hand);
         did = true;
     }
-    if (poll_request(p, &f->plan_req, f->plan_issued_ns) == MSDU_OK) {
-        msdu__replan_take(p, f);
+    if (poll_request(e, &f->order.req, f->order.issued_ns) == MSDU_OK) {
+        msdu__replan_take(e, f);
         did = true;
     }
     return did;

@@ -4,7 +4,7 @@
  * network too. What of a wait left a core idle is told from the processor time that the host's
  * ranks spent meanwhile, taken for as much as this one's.
  */
-#include "start.h"
+#include "cores.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -56,26 +56,26 @@ static bool is_new_process(const msdu__place_name *names, int32_t rank)
     return true;
 }
 
-void msdu__cores_count(msdu__pipeline *p, const msdu__place_name *names)
+void msdu__cores_count(msdu__engine *e, const msdu__place_name *names)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint64_t host = names[p->rank].host;
+    uint64_t host = names[e->job->rank].host;
     int32_t ranks = 0;
     int32_t processes = 0;
-    for (int32_t i = 0; i < p->ranks; i++) {
+    for (int32_t i = 0; i < e->job->ranks; i++) {
         ranks += names[i].host == host ? 1 : 0;
         processes += names[i].host == host && is_new_process(names, i) ? 1 : 0;
     }
-    bool is_local = host != 0 && ranks == p->ranks;
-    p->interval_args.local_ns = is_local ? LOCAL_NS : 0;
-    p->interval_args.local_byte_ns = is_local ? LOCAL_BYTE_NS : 0;
-    p->core_share = 0;
-    p->cores = cores;
-    if (host == 0 || cores <= 0 || ranks <= cores || p->clock != msdu__clock_monotonic) {
+    bool is_local = host != 0 && ranks == e->job->ranks;
+    e->job->interval_args.local_ns = is_local ? LOCAL_NS : 0;
+    e->job->interval_args.local_byte_ns = is_local ? LOCAL_BYTE_NS : 0;
+    e->job->core_share = 0;
+    e->job->cores = cores;
+    if (host == 0 || cores <= 0 || ranks <= cores || e->job->clock != msdu__clock_monotonic) {
         return;
     }
-    p->core_share = (double)cores / processes;
-    msdu__log_line(&p->log, MSDU_LOG_INFO,
+    e->job->core_share = (double)cores / processes;
+    msdu__log_line(&e->job->log, MSDU_LOG_INFO,
                    "%d ranks take turns on %ld cores of this host: what they wait for each other "
                    "there is no reason to leave h = 1",
                    ranks, cores);
@@ -142,22 +142,23 @@ double msdu__cores_halted_ns(long cores, double time_ns, double stolen_ns)
     return time_ns * (1 - pow(left > 0 ? left : 0, (double)cores));
 }
 
-double msdu__cores_alone(const msdu__pipeline *p, msdu__fragment *f, double waited_ns)
+double msdu__cores_alone(const msdu__engine *e, msdu__fragment *f, double waited_ns)
 {
-    if (p->core_share <= 0) {
+    if (e->job->core_share <= 0) {
         return waited_ns;
     }
-    uint64_t now = msdu__pipeline_now(p);
+    uint64_t now = msdu__engine_now(e);
     uint64_t computing = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
     uint64_t stolen = stolen_ns();
-    double time = (double)(now - f->told_ns);
-    double busy = (double)(computing - f->computing_ns) / p->core_share;
-    double halted = msdu__cores_halted_ns(p->cores, time, (double)(stolen - f->stolen_ns));
+    double time = (double)(now - f->last.told_ns);
+    double busy = (double)(computing - f->last.computing_ns) / e->job->core_share;
+    double halted =
+        msdu__cores_halted_ns(e->job->cores, time, (double)(stolen - f->last.stolen_ns));
     double idle = time - busy - halted;
-    bool is_known = f->told_ns > 0;
-    f->told_ns = now;
-    f->computing_ns = computing;
-    f->stolen_ns = stolen;
+    bool is_known = f->last.told_ns > 0;
+    f->last.told_ns = now;
+    f->last.computing_ns = computing;
+    f->last.stolen_ns = stolen;
     idle = idle > 0 ? idle : 0;
     return is_known && idle < waited_ns ? idle : waited_ns;
 }

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the control messages of a round say, of all ranks together. */
-#include "pipeline.h"
+#include "control.h"
 
 /* The same bits everywhere, and exactly their number if all are 1. */
-double msdu__message_weights(const msdu__pipeline *p, const msdu__fragment *f)
+double msdu__message_weights(const msdu__engine *e, const msdu__fragment *f)
 {
     double sum = 0;
-    for (int32_t rank = 0; rank < p->ranks; rank++) {
-        sum += f->control[rank].weight;
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        sum += f->control.of[rank].weight;
     }
     return sum;
 }
 
-bool msdu__message_is_equal(const msdu__pipeline *p, const msdu__fragment *f)
+bool msdu__message_is_equal(const msdu__engine *e, const msdu__fragment *f)
 {
-    bool is_equal = f->control[0].hash[0] != 0 || f->control[0].hash[1] != 0;
-    for (int32_t rank = 1; rank < p->ranks; rank++) {
-        is_equal = is_equal && f->control[rank].hash[0] == f->control[0].hash[0] &&
-                   f->control[rank].hash[1] == f->control[0].hash[1];
+    bool is_equal = f->control.of[0].hash[0] != 0 || f->control.of[0].hash[1] != 0;
+    for (int32_t rank = 1; rank < e->job->ranks; rank++) {
+        is_equal = is_equal && f->control.of[rank].hash[0] == f->control.of[0].hash[0] &&
+                   f->control.of[rank].hash[1] == f->control.of[0].hash[1];
     }
     return is_equal;
 }

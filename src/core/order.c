@@ -10,63 +10,63 @@
  * control message leaves last. Without the capability everything may leave at once: lanes are in
  * order each for itself.
  */
-#include "pipeline.h"
+#include "order.h"
 
-static bool has_single_order(const msdu__pipeline *p)
+static bool has_single_order(const msdu__engine *e)
 {
-    return (p->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0;
+    return (e->job->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0;
 }
 
-static uint64_t lag_of(const msdu__pipeline *p)
+static uint64_t lag_of(const msdu__engine *e)
 {
-    return p->settings.commit_tensor ? 1 : ((uint64_t)p->tuning.window + 1) / 2;
+    return e->job->settings.commit_tensor ? 1 : ((uint64_t)e->model->tuning.window + 1) / 2;
 }
 
 /* All-gathers of a round that come before its control message. */
-static uint64_t gathers_before_control(const msdu__pipeline *p, const msdu__fragment *f)
+static uint64_t gathers_before_control(const msdu__engine *e, const msdu__fragment *f)
 {
-    if (p->settings.commit_tensor) {
+    if (e->job->settings.commit_tensor) {
         return f->slice_count;
     }
-    return f->slice_count > lag_of(p) ? f->slice_count - lag_of(p) : 0;
+    return f->slice_count > lag_of(e) ? f->slice_count - lag_of(e) : 0;
 }
 
 /* Messages of rounds opened before this one have left? */
-static bool are_earlier_controls_out(const msdu__pipeline *p, const msdu__fragment *f)
+static bool are_earlier_controls_out(const msdu__engine *e, const msdu__fragment *f)
 {
-    for (uint32_t i = 0; i < p->active_count && &p->fragments[p->active[i]] != f; i++) {
-        if (!p->fragments[p->active[i]].is_control_issued) {
+    for (uint32_t i = 0; i < e->active_count && &e->fragments[e->active[i]] != f; i++) {
+        if (!e->fragments[e->active[i]].control.is_issued) {
             return false;
         }
     }
     return true;
 }
 
-bool msdu__order_may_first(const msdu__pipeline *p, const msdu__fragment *f)
+bool msdu__order_may_first(const msdu__engine *e, const msdu__fragment *f)
 {
-    if (!has_single_order(p)) {
+    if (!has_single_order(e)) {
         return true;
     }
     uint64_t due = f->queue_begin; /* all-gathers in front of it */
-    if (p->queue_first - f->queue_begin >= lag_of(p)) {
-        due = p->queue_first + 1 - lag_of(p);
+    if (e->queue.first - f->queue_begin >= lag_of(e)) {
+        due = e->queue.first + 1 - lag_of(e);
     }
-    return p->queue_second >= due && are_earlier_controls_out(p, f);
+    return e->queue.second >= due && are_earlier_controls_out(e, f);
 }
 
-bool msdu__order_may_second(const msdu__pipeline *p, const msdu__fragment *f)
+bool msdu__order_may_second(const msdu__engine *e, const msdu__fragment *f)
 {
-    if (!has_single_order(p)) {
+    if (!has_single_order(e)) {
         return true;
     }
-    uint64_t index = p->queue_second - f->queue_begin;
-    if (index < gathers_before_control(p, f)) {
-        return p->queue_first >= p->queue_second + lag_of(p);
+    uint64_t index = e->queue.second - f->queue_begin;
+    if (index < gathers_before_control(e, f)) {
+        return e->queue.first >= e->queue.second + lag_of(e);
     }
-    return f->is_control_issued;
+    return f->control.is_issued;
 }
 
-bool msdu__order_may_control(const msdu__pipeline *p, const msdu__fragment *f)
+bool msdu__order_may_control(const msdu__engine *e, const msdu__fragment *f)
 {
-    return !has_single_order(p) || p->queue_second >= f->queue_begin + gathers_before_control(p, f);
+    return !has_single_order(e) || e->queue.second >= f->queue_begin + gathers_before_control(e, f);
 }

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
+#include "engine.h"
 #include "interval/sketch.h"
-#include "pipeline.h"
 #include "simd/vec.h"
 
 /* Elements scaled and summed while they are in the first cache levels. */
@@ -255,9 +255,9 @@ void msdu__pass_number(msdu__pass *pass)
     }
 }
 
-void msdu__pass_run(msdu__pipeline *p, msdu__pass *pass)
+void msdu__pass_run(msdu__engine *e, msdu__pass *pass)
 {
-    if (p->device == NULL) {
+    if (e->job->device == NULL) {
         msdu__pass_host(pass);
         return;
     }
@@ -266,50 +266,51 @@ void msdu__pass_run(msdu__pipeline *p, msdu__pass *pass)
     if (pass->data.count == 0) {
         return;
     }
-    msdu_status status = p->device->run(p->comm, &pass->data);
+    msdu_status status = e->job->device->run(e->job->comm, &pass->data);
     if (status != MSDU_OK) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(e->hand, status);
     }
 }
 
-uint64_t msdu__pass_mark(msdu__pipeline *p)
+uint64_t msdu__pass_mark(msdu__engine *e)
 {
     uint64_t mark = 0;
-    if (p->device != NULL) {
-        msdu_status status = p->device->mark(p->comm, &mark);
+    if (e->job->device != NULL) {
+        msdu_status status = e->job->device->mark(e->job->comm, &mark);
         if (status != MSDU_OK) {
-            msdu__pipeline_fail(p, status, msdu_last_error());
+            msdu__handover_fail_last(e->hand, status);
         }
     }
     return mark;
 }
 
-bool msdu__pass_reached(msdu__pipeline *p, uint64_t mark)
+bool msdu__pass_reached(msdu__engine *e, uint64_t mark)
 {
-    if (p->device == NULL) {
+    if (e->job->device == NULL) {
         return true;
     }
-    msdu_status status = p->device->reached(p->comm, mark);
+    msdu_status status = e->job->device->reached(e->job->comm, mark);
     if (status < 0) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(e->hand, status);
     }
-    p->waits_for_device = p->waits_for_device || status == MSDU_IN_PROGRESS;
+    e->waits_for_device = e->waits_for_device || status == MSDU_IN_PROGRESS;
     return status == MSDU_OK;
 }
 
-msdu_status msdu__pass_settle(msdu__pipeline *p)
+msdu_status msdu__pass_settle(msdu__engine *e)
 {
-    msdu_status status = p->device == NULL ? MSDU_OK : p->device->before(p->comm, NULL, 1);
+    msdu_status status =
+        e->job->device == NULL ? MSDU_OK : e->job->device->before(e->job->comm, NULL, 1);
     if (status != MSDU_OK) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(e->hand, status);
     }
     return status;
 }
 
-msdu_status msdu__pass_copy(msdu__pipeline *p, void *to, const void *from, uint64_t bytes)
+msdu_status msdu__pass_copy(msdu__engine *e, void *to, const void *from, uint64_t bytes)
 {
-    if (p->device != NULL) {
-        return p->device->copy(p->comm, to, from, bytes);
+    if (e->job->device != NULL) {
+        return e->job->device->copy(e->job->comm, to, from, bytes);
     }
     memcpy(to, from, bytes);
     return MSDU_OK;

@@ -7,11 +7,8 @@
 #ifndef MSDU_PASS_H
 #define MSDU_PASS_H
 
-#include "base/base.h"
-#include "correct/correct.h"
+#include "engine.h"
 #include "wire/wire.h"
-
-struct msdu__pipeline;
 
 /* A pass, and what the stages' own loops take in place of the numbers that a device gets. */
 typedef struct msdu__pass {
@@ -29,14 +26,14 @@ void msdu__pass_host(const msdu__pass *pass);
 void msdu__pass_number(msdu__pass *pass);
 
 /* Carry out, or launch, a pass; a failure is the context's. */
-void msdu__pass_run(struct msdu__pipeline *p, msdu__pass *pass);
+void msdu__pass_run(msdu__engine *e, msdu__pass *pass);
 /* The point behind all passes so far; always reached where tensors are the host's. */
-uint64_t msdu__pass_mark(struct msdu__pipeline *p);
+uint64_t msdu__pass_mark(msdu__engine *e);
 /* False: not yet, or the context has failed. */
-bool msdu__pass_reached(struct msdu__pipeline *p, uint64_t mark);
+bool msdu__pass_reached(msdu__engine *e, uint64_t mark);
 /* Wait until everything run so far is done; a failure is returned and the context's. */
-msdu_status msdu__pass_settle(struct msdu__pipeline *p);
+msdu_status msdu__pass_settle(msdu__engine *e);
 /* Copy between memory of tensors and of the host, behind everything run so far. */
-msdu_status msdu__pass_copy(struct msdu__pipeline *p, void *to, const void *from, uint64_t bytes);
+msdu_status msdu__pass_copy(msdu__engine *e, void *to, const void *from, uint64_t bytes);
 
 #endif

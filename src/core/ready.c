@@ -30,9 +30,9 @@ void msdu__ready_free(msdu__ready *queue)
     queue->cells = NULL;
 }
 
-bool msdu__ready_push(msdu__ready *queue, uint32_t value)
+bool msdu__ready_push(msdu__ready *queue, const msdu__event *event)
 {
-    /* relaxed: only claims a position; the cell's turn publishes the value */
+    /* relaxed: only claims a position; the cell's turn publishes the event */
     uint64_t at = atomic_load_explicit(&queue->tail, memory_order_relaxed);
     for (;;) {
         msdu__ready_cell *cell = &queue->cells[at & queue->mask];
@@ -44,8 +44,8 @@ bool msdu__ready_push(msdu__ready *queue, uint32_t value)
         if (turn == at &&
             atomic_compare_exchange_weak_explicit(&queue->tail, &at, at + 1, memory_order_relaxed,
                                                   memory_order_relaxed)) {
-            cell->value = value;
-            /* release: the value, and all the caller wrote before, is seen with the turn */
+            cell->event = *event;
+            /* release: the event, and all the caller wrote before, is seen with the turn */
             atomic_store_explicit(&cell->turn, at + 1, memory_order_release);
             return true;
         }
@@ -55,14 +55,14 @@ bool msdu__ready_push(msdu__ready *queue, uint32_t value)
     }
 }
 
-bool msdu__ready_peek(msdu__ready *queue, uint32_t *value_out)
+bool msdu__ready_peek(msdu__ready *queue, msdu__event *event_out)
 {
     const msdu__ready_cell *cell = &queue->cells[queue->head & queue->mask];
     /* acquire: pairs with the release in push */
     if (atomic_load_explicit(&cell->turn, memory_order_acquire) != queue->head + 1) {
         return false;
     }
-    *value_out = cell->value;
+    *event_out = cell->event;
     return true;
 }
 

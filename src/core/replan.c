@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Renewal of the plan: rank 0 measures and simulates, all ranks take its order. Runs on the
  * communication thread. */
-#include "pipeline.h"
+#include "replan.h"
 
 #include <string.h>
 
 #define PLAN_EVERY    8      /* rounds between looks at the plan */
 #define PLAN_FLOOR_NS 100000 /* gains below 0.1 ms do not pay for a new plan */
 
-void msdu__replan_note(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+void msdu__replan_note(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
-    msdu__run *run = &p->runs[slice];
+    msdu__run *run = &e->runs[slice];
     /* not the present step's: without a barrier, a round ends when the next step is under way */
     uint64_t start = f->round.began_ns;
     double ready = run->times.ready_ns > start ? (double)(run->times.ready_ns - start) : 0.0;
@@ -22,79 +22,81 @@ void msdu__replan_note(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
 
 /* Rank 0: the best order by measurement, into out. Returns its simulated end; *present_out that of
  * the order in use. */
-static uint64_t best_plan(msdu__pipeline *p, const msdu__fragment *f, uint32_t *out,
+static uint64_t best_plan(msdu__engine *e, const msdu__fragment *f, uint32_t *out,
                           uint64_t *present_out)
 {
-    uint32_t window = p->tuning.window;
+    uint32_t window = e->model->tuning.window;
     for (uint32_t i = 0; i < f->slice_count; i++) {
         uint32_t slice = f->members[i];
-        p->plan_items[i] = (msdu__plan_item){
-            .ready_ns = (uint64_t)p->runs[slice].wait_ns,
-            .cost_ns = (uint64_t)(p->runs[slice].link_ns / (double)window),
-            .priority = p->slicing.slices[slice].priority,
+        e->scratch.items[i] = (msdu__plan_item){
+            .ready_ns = (uint64_t)e->runs[slice].wait_ns,
+            .cost_ns = (uint64_t)(e->runs[slice].link_ns / (double)window),
+            .priority = e->model->slicing.slices[slice].priority,
         };
     }
-    *present_out = msdu__plan_cost(p->plan_items, f->slice_count, window, f->plan);
-    uint64_t best = msdu__plan_simulate(p->plan_items, f->slice_count, window, out, p->plan_marks);
-    if (p->settings.commit_tensor == 0) {
+    *present_out = msdu__plan_cost(e->scratch.items, f->slice_count, window, f->order.plan);
+    uint64_t best =
+        msdu__plan_simulate(e->scratch.items, f->slice_count, window, out, e->scratch.marks);
+    if (e->job->settings.commit_tensor == 0) {
         return best; /* all wait for the last one: only the end counts */
     }
-    *present_out = msdu__plan_need(p->plan_items, f->slice_count, f->plan, p->plan_ends);
-    return msdu__plan_need(p->plan_items, f->slice_count, out, p->plan_ends);
+    *present_out =
+        msdu__plan_need(e->scratch.items, f->slice_count, f->order.plan, e->scratch.ends);
+    return msdu__plan_need(e->scratch.items, f->slice_count, out, e->scratch.ends);
 }
 
-static void send_plan(msdu__pipeline *p, msdu__fragment *f)
+static void send_plan(msdu__engine *e, msdu__fragment *f)
 {
     uint64_t present = 0;
-    if (p->rank == 0) {
-        best_plan(p, f, f->plan_next, &present);
-        f->wants_plan = false;
+    if (e->job->rank == 0) {
+        best_plan(e, f, f->order.next, &present);
+        f->order.is_wanted = false;
     }
     msdu_op op = {
         .kind = MSDU_OP_BROADCAST,
-        .count = f->slice_count * sizeof(*f->plan_next),
-        .recv = f->plan_next,
+        .count = f->slice_count * sizeof(*f->order.next),
+        .recv = f->order.next,
     };
-    f->plan_issued_ns = msdu__pipeline_now(p);
-    msdu_status status = msdu__pipeline_start(p, &op, msdu__control_lane(p) + 1, &f->plan_req);
+    f->order.issued_ns = msdu__engine_now(e);
+    msdu_status status = msdu__engine_start(e, &op, msdu__control_lane(e) + 1, &f->order.req);
     if (status != MSDU_OK) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(e->hand, status);
     }
 }
 
-void msdu__replan_review(msdu__pipeline *p, msdu__fragment *f)
+void msdu__replan_review(msdu__engine *e, msdu__fragment *f)
 {
-    if (p->fragment_count > 1 && (p->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0) {
+    if (e->model->fragment_count > 1 && (e->job->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0) {
         return; /* a plan leaves when a round ends, which is no place in one order over fragments */
     }
-    if (f->control[0].wants_plan > 0) {
-        send_plan(p, f);
+    if (f->control.of[0].wants_plan > 0) {
+        send_plan(e, f);
         return;
     }
     /* A trainer that waits for each gradient before it computes the next needs them in its order:
      * no estimate of times may put one of the next before the rest of this one. */
-    if (p->rank != 0 || f->opened % PLAN_EVERY != PLAN_EVERY / 2 ||
-        atomic_load(&p->is_sequential)) {
+    if (e->job->rank != 0 || f->opened % PLAN_EVERY != PLAN_EVERY / 2 ||
+        msdu__flag_get(&e->hand->reports.is_sequential)) {
         return;
     }
     uint64_t present = 0;
-    uint64_t best = best_plan(p, f, f->plan_next, &present);
-    f->wants_plan = msdu__plan_is_stale(present, best, PLAN_FLOOR_NS);
+    uint64_t best = best_plan(e, f, f->order.next, &present);
+    f->order.is_wanted = msdu__plan_is_stale(present, best, PLAN_FLOOR_NS);
 }
 
-void msdu__replan_take(msdu__pipeline *p, msdu__fragment *f)
+void msdu__replan_take(msdu__engine *e, msdu__fragment *f)
 {
-    if (!msdu__plan_is_valid(f->plan_next, f->slice_count, p->plan_marks)) {
+    if (!msdu__plan_is_valid(f->order.next, f->slice_count, e->scratch.marks)) {
         msdu__fail(MSDU_ERR_MISMATCH,
-                   "rank %d: rank 0's plan is not an order of this rank's slices", p->rank);
-        msdu__pipeline_fail(p, MSDU_ERR_MISMATCH, msdu_last_error());
+                   "rank %d: rank 0's plan is not an order of this rank's slices", e->job->rank);
+        msdu__handover_fail_last(e->hand, MSDU_ERR_MISMATCH);
         return;
     }
-    memcpy(f->plan, f->plan_next, f->slice_count * sizeof(*f->plan));
-    f->plan_hash = msdu__plan_hash(f->plan, f->slice_count);
-    pthread_mutex_lock(&p->lock);
-    p->summary.plan_renewals++;
-    pthread_mutex_unlock(&p->lock);
-    msdu__log_line(&p->log, MSDU_LOG_DEBUG, "plan renewed, hash %016llx",
-                   (unsigned long long)f->plan_hash);
+    memcpy(f->order.plan, f->order.next, f->slice_count * sizeof(*f->order.plan));
+    f->order.hash = msdu__plan_hash(f->order.plan, f->slice_count);
+    pthread_mutex_lock(&e->hand->lock);
+    e->hand->summary.plan_renewals++;
+    pthread_mutex_unlock(&e->hand->lock);
+    msdu__log_line(&e->job->log, MSDU_LOG_DEBUG, "plan renewed, hash %016llx",
+                   (unsigned long long)f->order.hash);
 }

@@ -1,40 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Begin of a round. Runs on the communication thread. */
-#include "pipeline.h"
+#include "round.h"
+
+#include "domain.h"
+#include "pass.h"
 
 #include <string.h>
 
-void msdu__round_orders(msdu__pipeline *p)
+void msdu__round_orders(msdu__engine *e)
 {
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        p->fragments[i].slice_count = 0;
+    for (uint32_t i = 0; i < e->model->fragment_count; i++) {
+        e->fragments[i].slice_count = 0;
     }
-    uint32_t bound = p->slices_are_whole ? p->slice_bound : p->slicing.slice_count;
+    uint32_t bound = e->slices_are_whole ? e->model->slice_bound : e->model->slicing.slice_count;
     for (uint32_t slice = 0; slice < bound; slice++) {
-        msdu__fragment *f = &p->fragments[msdu__fragment_of(p, slice, p->slices_are_whole)];
+        msdu__fragment *f = msdu__engine_fragment(e, slice);
         f->members[f->slice_count++] = slice;
     }
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        msdu__fragment *f = &p->fragments[i];
-        msdu__plan_initial(f->slice_count, f->plan);
-        f->plan_hash = msdu__plan_hash(f->plan, f->slice_count);
+    for (uint32_t i = 0; i < e->model->fragment_count; i++) {
+        msdu__fragment *f = &e->fragments[i];
+        msdu__plan_initial(f->slice_count, f->order.plan);
+        f->order.hash = msdu__plan_hash(f->order.plan, f->slice_count);
     }
 }
 
-void msdu__round_enter_local(msdu__pipeline *p)
+void msdu__round_enter_local(msdu__engine *e)
 {
-    msdu__domain_anchor(p);
-    p->slices_are_whole = false;
-    msdu__round_orders(p);
-    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
-        msdu__pipeline_release(p, slice, MSDU_PARAMETER);
+    msdu__domain_anchor(e);
+    e->slices_are_whole = false;
+    msdu__round_orders(e);
+    for (uint32_t slice = 0; slice < e->model->slice_bound; slice++) {
+        msdu__engine_release(e, slice, MSDU_PARAMETER);
     }
 }
 
-void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
+void msdu__round_open(msdu__engine *e, uint32_t fragment)
 {
-    msdu__fragment *f = &p->fragments[fragment];
-    f->round = f->rounds[f->opened & 1];
+    msdu__fragment *f = &e->fragments[fragment];
+    f->round = msdu__engine_mailbox(e, f)->rounds[f->opened & 1];
     f->opened++;
     f->state = MSDU__FRAGMENT_OPEN;
     f->may_apply = f->round.delay_steps == 0;
@@ -46,25 +49,25 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
     f->residual_sq = f->mean_sq = 0;
     memset(f->sketch, 0, sizeof(f->sketch));
     f->bytes = 0;
-    f->is_control_issued = f->is_control_done = false;
+    f->control.is_issued = f->control.is_done = false;
     f->is_marked = f->is_applied = false;
-    f->opened_ns = msdu__pipeline_now(p);
-    f->queue_begin = p->queue_tail;
+    f->opened_ns = msdu__engine_now(e);
+    f->queue_begin = e->queue.tail;
     for (uint32_t i = 0; i < f->slice_count; i++) {
-        uint32_t slice = f->members[f->plan[i]];
-        p->runs[slice].state = MSDU__RUN_OPEN;
-        msdu__domain_forget_sums(p, slice);
-        p->queue[p->queue_tail++ & p->queue_mask] = slice;
+        uint32_t slice = f->members[f->order.plan[i]];
+        e->runs[slice].state = MSDU__RUN_OPEN;
+        msdu__domain_forget_sums(e, slice);
+        e->queue.slices[e->queue.tail++ & e->queue.mask] = slice;
     }
-    p->active[p->active_count++] = fragment;
+    e->active[e->active_count++] = fragment;
 }
 
-bool msdu__round_passes_done(msdu__pipeline *p, msdu__fragment *f)
+bool msdu__round_passes_done(msdu__engine *e, msdu__fragment *f)
 {
     if (!f->is_marked) {
-        f->mark = msdu__pass_mark(p);
+        f->mark = msdu__pass_mark(e);
         f->is_marked = true;
     }
-    f->is_marked = !msdu__pass_reached(p, f->mark);
+    f->is_marked = !msdu__pass_reached(e, f->mark);
     return !f->is_marked;
 }

@@ -12,18 +12,18 @@ static void sleep_until_kicked(msdu__worker *worker, uint64_t limit_ns)
     struct timespec deadline;
     pthread_mutex_lock(&worker->lock);
     /* seq_cst on both flags: either kick() sees us asleep, or we see its kick */
-    atomic_store(&worker->is_asleep, true);
+    msdu__flag_set(&worker->is_asleep, true);
     if (limit_ns != UINT64_MAX) {
         msdu__clock_after(limit_ns, &deadline);
     }
-    while (!atomic_load(&worker->is_kicked)) {
+    while (!msdu__flag_get(&worker->is_kicked)) {
         if (limit_ns == UINT64_MAX) {
             pthread_cond_wait(&worker->wake, &worker->lock);
         } else if (pthread_cond_timedwait(&worker->wake, &worker->lock, &deadline) == ETIMEDOUT) {
             break;
         }
     }
-    atomic_store(&worker->is_asleep, false);
+    msdu__flag_set(&worker->is_asleep, false);
     pthread_mutex_unlock(&worker->lock);
 }
 
@@ -32,8 +32,8 @@ static void *worker_main(void *argument)
     msdu__worker *worker = argument;
     for (;;) {
         /* before anything is looked at: a kick from here on means another look */
-        atomic_store(&worker->is_kicked, false);
-        if (atomic_load(&worker->is_stopping)) {
+        msdu__flag_set(&worker->is_kicked, false);
+        if (msdu__flag_get(&worker->is_stopping)) {
             break;
         }
         uint64_t limit_ns = worker->step(worker->user);
@@ -48,10 +48,10 @@ void msdu__worker_init(msdu__worker *worker, msdu__worker_fn step, void *user)
 {
     worker->step = step;
     worker->user = user;
-    atomic_init(&worker->is_running, false);
-    atomic_init(&worker->is_kicked, false);
-    atomic_init(&worker->is_asleep, false);
-    atomic_init(&worker->is_stopping, false);
+    msdu__flag_set(&worker->is_running, false);
+    msdu__flag_set(&worker->is_kicked, false);
+    msdu__flag_set(&worker->is_asleep, false);
+    msdu__flag_set(&worker->is_stopping, false);
     pthread_mutex_init(&worker->lock, NULL);
     msdu__cond_init(&worker->wake);
 }
@@ -70,10 +70,10 @@ static int create_thread(msdu__worker *worker)
 
 msdu_status msdu__worker_start(msdu__worker *worker)
 {
-    atomic_store(&worker->is_running, true);
+    msdu__flag_set(&worker->is_running, true);
     int error = create_thread(worker);
     if (error != 0) {
-        atomic_store(&worker->is_running, false);
+        msdu__flag_set(&worker->is_running, false);
         return msdu__fail(MSDU_ERR_NO_MEMORY, "cannot start the communication thread: %s",
                           strerror(error));
     }
@@ -83,7 +83,7 @@ msdu_status msdu__worker_start(msdu__worker *worker)
 void msdu__worker_kick(msdu__worker *worker)
 {
     /* A kick that was not yet answered covers this one: what was pushed before it will be seen. */
-    if (atomic_exchange(&worker->is_kicked, true) || !atomic_load(&worker->is_asleep)) {
+    if (msdu__flag_swap(&worker->is_kicked, true) || !msdu__flag_get(&worker->is_asleep)) {
         return;
     }
     pthread_mutex_lock(&worker->lock);
@@ -93,13 +93,13 @@ void msdu__worker_kick(msdu__worker *worker)
 
 void msdu__worker_stop(msdu__worker *worker)
 {
-    if (!atomic_load(&worker->is_running)) {
+    if (!msdu__flag_get(&worker->is_running)) {
         return;
     }
-    atomic_store(&worker->is_stopping, true);
+    msdu__flag_set(&worker->is_stopping, true);
     msdu__worker_kick(worker);
     pthread_join(worker->thread, NULL);
-    atomic_store(&worker->is_running, false);
+    msdu__flag_set(&worker->is_running, false);
 }
 
 void msdu__worker_free(msdu__worker *worker)

@@ -4,11 +4,11 @@
 #define MSDU_WORKER_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/base.h"
+#include "base/cell.h"
 
 /*
  * One step of work. Returns how long the thread may sleep if nobody kicks it: 0 to be called again
@@ -20,10 +20,10 @@ typedef struct msdu__worker {
     pthread_t thread;
     pthread_mutex_t lock; /* innermost: nothing else is locked while it is held */
     pthread_cond_t wake;
-    _Atomic bool is_kicked;
-    _Atomic bool is_asleep;
-    _Atomic bool is_stopping;
-    _Atomic bool is_running; /* from start() to stop() */
+    msdu__flag is_kicked;
+    msdu__flag is_asleep;
+    msdu__flag is_stopping;
+    msdu__flag is_running; /* from start() to stop() */
     msdu__worker_fn step;
     void *user;
 } msdu__worker;

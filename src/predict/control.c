@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/start.h"
+#include "core/job.h"
 
 #define ROUNDS_MOST 2000
 #define STEADY      48 /* rounds without a change: longer than any patience of the policy */
@@ -24,7 +24,7 @@ typedef struct run {
     const msdu__whatif_question *q;
     const msdu__whatif_wish *wish;
     const msdu__overlap_method *method;
-    msdu__pipeline *pipeline; /* settings, policy and its arguments; nothing else of it */
+    msdu__job *job; /* settings, policy and its arguments; nothing else of it */
     msdu__interval_state state;
     known known[KNOWN_MOST];
     uint32_t known_count;
@@ -116,7 +116,7 @@ static void note_window(run *r, const msdu__whatif_way *way, const msdu__whatif_
 /* One round under `now`; decides that after the next. */
 static const msdu__whatif_answer *run_round(run *r, const msdu__decision *now, msdu__decision *next)
 {
-    msdu__pipeline *p = r->pipeline;
+    const msdu__job *job = r->job;
     r->is_local = r->is_local || now->interval > 1;
     msdu__whatif_way way = way_of(r, now);
     const msdu__whatif_answer *answer = answer_of(r, &way);
@@ -129,8 +129,8 @@ static const msdu__whatif_answer *run_round(run *r, const msdu__decision *now, m
     msdu__round_stats stats = stats_of(r, &way, answer);
     *next = (msdu__decision){.interval = now->interval,
                              .wire = now->wire,
-                             .delay_steps = (uint32_t)p->settings.delay_steps};
-    p->policy->decide(&p->interval_args, &stats, &r->state, next);
+                             .delay_steps = (uint32_t)job->settings.delay_steps};
+    job->policy->decide(&job->interval_args, &stats, &r->state, next);
     return answer;
 }
 
@@ -150,9 +150,9 @@ static void take_choice(const run *r, const msdu__decision *d, const msdu__whati
 /* Until nothing changes any more, and the window is full. */
 static bool run_rounds(run *r, msdu__whatif_choice *out)
 {
-    const msdu__settings *s = &r->pipeline->settings;
+    const msdu__settings *s = &r->job->settings;
     msdu__decision now = {.interval = 1,
-                          .wire = msdu__interval_first_wire(&r->pipeline->interval_args),
+                          .wire = msdu__interval_first_wire(&r->job->interval_args),
                           .delay_steps = (uint32_t)s->delay_steps};
     msdu__decision soon = now; /* decided, and one round late */
     uint32_t steady = 0;
@@ -180,13 +180,14 @@ static bool run_rounds(run *r, msdu__whatif_choice *out)
 static msdu_status read_settings(run *r)
 {
     msdu_config config = MSDU_CONFIG_INIT;
-    msdu__pipeline *p = r->pipeline;
+    msdu__job *job = r->job;
+    msdu__correct_args correct;
     config.settings = r->wish->settings;
-    msdu_status status = msdu__settings_load(&config, &p->settings, &p->log);
-    p->ranks = (int32_t)r->q->network.ranks;
-    status = status == MSDU_OK ? msdu__derive(p) : status;
-    p->interval_args.can_go_local = true;
-    p->interval_args.wires[MSDU__WIRE_TERNARY].is_allowed_h1 |= r->wish->is_linear;
+    msdu_status status = msdu__settings_load(&config, &job->settings, &job->log);
+    job->ranks = (int32_t)r->q->network.ranks;
+    status = status == MSDU_OK ? msdu__derive(job, &correct) : status;
+    job->interval_args.can_go_local = true;
+    job->interval_args.wires[MSDU__WIRE_TERNARY].is_allowed_h1 |= r->wish->is_linear;
     return status;
 }
 
@@ -205,15 +206,15 @@ bool msdu__whatif_control(const msdu__whatif_question *question, const msdu__wha
                           msdu__whatif_choice *choice, char *why, size_t why_bytes)
 {
     run *r = calloc(1, sizeof(*r));
-    msdu__pipeline *pipeline = calloc(1, sizeof(*pipeline));
+    msdu__job *job = calloc(1, sizeof(*job));
     bool is_done = false;
     *choice = (msdu__whatif_choice){.step = 0};
     snprintf(why, why_bytes, "out of memory");
-    if (r != NULL && pipeline != NULL) {
+    if (r != NULL && job != NULL) {
         r->q = question;
         r->wish = wish;
         r->method = find_defaults();
-        r->pipeline = pipeline;
+        r->job = job;
         r->why = why;
         r->why_bytes = why_bytes;
         is_done = read_settings(r) == MSDU_OK;
@@ -223,6 +224,6 @@ bool msdu__whatif_control(const msdu__whatif_question *question, const msdu__wha
         is_done = is_done && run_rounds(r, choice);
     }
     free(r);
-    free(pipeline);
+    free(job);
     return is_done;
 }

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/pipeline.h"
+#include "core/engine.h"
 #include "wire/wire.h"
 
 #define MIB          1048576.0

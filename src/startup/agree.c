@@ -5,6 +5,10 @@
  */
 #include "startup.h"
 
+#include "core/blocking.h"
+#include "core/cores.h"
+#include "core/pass.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +19,9 @@
 #define SHOWN_BYTES 120       /* of a line in an error */
 #define PIECE_BYTES (4 << 20) /* of a device's memory, looked at on the host */
 
-static msdu_status no_memory(const msdu__pipeline *p)
+static msdu_status no_memory(const msdu__engine *e)
 {
-    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", p->rank);
+    return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", e->job->rank);
 }
 
 #define HASH_START 0xcbf29ce484222325ULL
@@ -44,45 +48,45 @@ static uint64_t hash_bytes(const void *data, uint64_t bytes)
 }
 
 /* Of a parameter, wherever it lies. A copy that fails is the context's failure. */
-static uint64_t hash_parameter(msdu__pipeline *p, const msdu__tensor *t)
+static uint64_t hash_parameter(msdu__engine *e, const msdu__tensor *t)
 {
     uint64_t bytes = t->count * msdu__dtype_bytes(t->dtype);
     uint64_t hash = HASH_START;
     uint64_t piece = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
-    if (p->device == NULL) {
+    if (e->job->device == NULL) {
         return hash_bytes(t->parameter, bytes);
     }
     char *copy = malloc(piece);
-    msdu_status status = copy != NULL ? MSDU_OK : no_memory(p);
+    msdu_status status = copy != NULL ? MSDU_OK : no_memory(e);
     for (uint64_t at = 0; at < bytes && status == MSDU_OK; at += piece) {
         uint64_t count = bytes - at < piece ? bytes - at : piece;
-        status = msdu__pass_copy(p, copy, (const char *)t->parameter + at, count);
+        status = msdu__pass_copy(e, copy, (const char *)t->parameter + at, count);
         hash = status == MSDU_OK ? hash_more(hash, copy, count) : hash;
     }
     free(copy);
     if (status != MSDU_OK) {
-        msdu__pipeline_fail(p, status, msdu_last_error());
+        msdu__handover_fail_last(e->hand, status);
     }
     return hash;
 }
 
-uint64_t msdu__agree_hash(msdu__pipeline *p, msdu_role role)
+uint64_t msdu__agree_hash(msdu__engine *e, msdu_role role)
 {
     uint64_t hash = 0;
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        const msdu__tensor *t = &p->tensors[i];
+    for (uint32_t i = 0; i < e->model->tensor_count; i++) {
+        const msdu__tensor *t = &e->model->tensors[i];
         if (t->role == (int32_t)role && t->parameter != NULL) {
-            hash = hash * 31 + hash_parameter(p, t);
+            hash = hash * 31 + hash_parameter(e, t);
         }
     }
     return hash;
 }
 
-static int describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
+static int describe_tensor(const msdu__engine *e, uint32_t id, char *line)
 {
     static const char *const types[] = {"float32", "float64", "float16", "bfloat16"};
     static const char *const roles[] = {"model", "state", "buffer", "fixed"};
-    const msdu__tensor *t = &p->tensors[id];
+    const msdu__tensor *t = &e->model->tensors[id];
     return snprintf(
         line, LINE_BYTES, "tensor %u '%s' count %" PRIu64 " dtype %s role %s priority %d%s%s\n", id,
         t->name, t->count, types[t->dtype], roles[t->role], t->priority,
@@ -90,35 +94,35 @@ static int describe_tensor(const msdu__pipeline *p, uint32_t id, char *line)
 }
 
 /* Ranks that start from different parameters would train different models. */
-static int describe_value(msdu__pipeline *p, uint32_t id, char *line)
+static int describe_value(msdu__engine *e, uint32_t id, char *line)
 {
-    const msdu__tensor *t = &p->tensors[id];
+    const msdu__tensor *t = &e->model->tensors[id];
     bool is_compared = t->role == MSDU_ROLE_MODEL || t->role == MSDU_ROLE_FIXED;
-    if (!is_compared || t->parameter == NULL || p->settings.broadcast) {
+    if (!is_compared || t->parameter == NULL || e->job->settings.broadcast) {
         return 0;
     }
-    uint64_t hash = hash_parameter(p, t);
+    uint64_t hash = hash_parameter(e, t);
     return snprintf(line, LINE_BYTES,
                     "values of tensor %u (see setting broadcast) hash %016" PRIx64 ", '%s'\n", id,
                     hash, t->name);
 }
 
-char *msdu__agree_describe(msdu__pipeline *p, bool has_values)
+char *msdu__agree_describe(msdu__engine *e, bool has_values)
 {
-    size_t settings = msdu__settings_describe(&p->settings, NULL, 0);
-    size_t bytes = settings + LINE_BYTES + 2 * LINE_BYTES * (size_t)p->tensor_count;
+    size_t settings = msdu__settings_describe(&e->job->settings, NULL, 0);
+    size_t bytes = settings + LINE_BYTES + 2 * LINE_BYTES * (size_t)e->model->tensor_count;
     char *text = settings > 0 ? malloc(bytes) : NULL;
-    if (text == NULL || msdu__settings_describe(&p->settings, text, bytes) != settings) {
+    if (text == NULL || msdu__settings_describe(&e->job->settings, text, bytes) != settings) {
         free(text);
         return NULL;
     }
     char *at = text + strlen(text);
-    at += snprintf(at, LINE_BYTES, "tensors %u\n", p->tensor_count);
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        at += describe_tensor(p, i, at);
+    at += snprintf(at, LINE_BYTES, "tensors %u\n", e->model->tensor_count);
+    for (uint32_t i = 0; i < e->model->tensor_count; i++) {
+        at += describe_tensor(e, i, at);
     }
-    for (uint32_t i = 0; has_values && i < p->tensor_count; i++) {
-        at += describe_value(p, i, at);
+    for (uint32_t i = 0; has_values && i < e->model->tensor_count; i++) {
+        at += describe_value(e, i, at);
     }
     return text;
 }
@@ -162,26 +166,26 @@ typedef struct said {
 } said;
 
 /* Texts differ: gather them all and name the first difference. Every rank comes here. */
-static msdu_status find_difference(msdu__pipeline *p, const char *own, const said *facts)
+static msdu_status find_difference(msdu__engine *e, const char *own, const said *facts)
 {
-    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    uint64_t *shares = calloc((size_t)e->job->ranks, sizeof(*shares));
     uint64_t total = 0;
     int32_t other = 0;
-    for (int32_t i = 0; i < p->ranks; i++) {
+    for (int32_t i = 0; i < e->job->ranks; i++) {
         total += facts[i].bytes;
         other = other == 0 && facts[i].hash != facts[0].hash ? i : other;
     }
     char *texts = malloc(total + 1);
     msdu_status status = MSDU_OK;
     if (shares == NULL || texts == NULL) {
-        status = no_memory(p);
+        status = no_memory(e);
         goto err_free;
     }
-    for (int32_t i = 0; i < p->ranks; i++) {
+    for (int32_t i = 0; i < e->job->ranks; i++) {
         shares[i] = facts[i].bytes;
     }
     msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = texts, .shares = shares};
-    status = msdu__blocking_run(p, &op, 0);
+    status = msdu__blocking_run(e, &op, 0);
     if (status == MSDU_OK) {
         msdu__lines lines = {.a = texts, .a_end = texts + shares[0], .b = texts};
         for (int32_t i = 0; i < other; i++) {
@@ -199,68 +203,68 @@ err_free:
 }
 
 /* All ranks' facts, `bytes` of each, in rank order. */
-static msdu_status gather(msdu__pipeline *p, const void *own, void *all, uint64_t bytes)
+static msdu_status gather(msdu__engine *e, const void *own, void *all, uint64_t bytes)
 {
-    uint64_t *shares = calloc((size_t)p->ranks, sizeof(*shares));
+    uint64_t *shares = calloc((size_t)e->job->ranks, sizeof(*shares));
     if (shares == NULL) {
-        return no_memory(p);
+        return no_memory(e);
     }
-    for (int32_t i = 0; i < p->ranks; i++) {
+    for (int32_t i = 0; i < e->job->ranks; i++) {
         shares[i] = bytes;
     }
     msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = all, .shares = shares};
-    msdu_status status = msdu__blocking_run(p, &op, 0);
+    msdu_status status = msdu__blocking_run(e, &op, 0);
     free(shares);
     return status;
 }
 
-static msdu_status compare(msdu__pipeline *p, const char *text)
+static msdu_status compare(msdu__engine *e, const char *text)
 {
     said own = {.bytes = strlen(text)};
-    said *facts = calloc((size_t)p->ranks, sizeof(*facts));
+    said *facts = calloc((size_t)e->job->ranks, sizeof(*facts));
     if (facts == NULL) {
-        return no_memory(p);
+        return no_memory(e);
     }
     own.hash = hash_bytes(text, own.bytes);
-    msdu_status status = gather(p, &own, facts, sizeof(own));
-    for (int32_t i = 1; status == MSDU_OK && i < p->ranks; i++) {
+    msdu_status status = gather(e, &own, facts, sizeof(own));
+    for (int32_t i = 1; status == MSDU_OK && i < e->job->ranks; i++) {
         if (facts[i].hash != facts[0].hash || facts[i].bytes != facts[0].bytes) {
-            status = find_difference(p, text, facts);
+            status = find_difference(e, text, facts);
         }
     }
     free(facts);
     return status;
 }
 
-static msdu_status count_cores(msdu__pipeline *p)
+static msdu_status count_cores(msdu__engine *e)
 {
     msdu__place_name own = msdu__cores_name();
-    msdu__place_name *names = calloc((size_t)p->ranks, sizeof(*names));
+    msdu__place_name *names = calloc((size_t)e->job->ranks, sizeof(*names));
     if (names == NULL) {
-        return no_memory(p);
+        return no_memory(e);
     }
-    msdu_status status = gather(p, &own, names, sizeof(own));
+    msdu_status status = gather(e, &own, names, sizeof(own));
     if (status == MSDU_OK) {
-        msdu__cores_count(p, names);
+        msdu__cores_count(e, names);
     }
     free(names);
     return status;
 }
 
-static msdu_status broadcast(msdu__pipeline *p)
+static msdu_status broadcast(msdu__engine *e)
 {
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        const msdu__tensor *t = &p->tensors[i];
+    for (uint32_t i = 0; i < e->model->tensor_count; i++) {
+        const msdu__tensor *t = &e->model->tensors[i];
         if (t->parameter == NULL) {
             continue;
         }
         msdu_op op = {
             .kind = MSDU_OP_BROADCAST,
-            .place = msdu__place(p),
+            .place = msdu__place(e->job),
             .count = t->count * msdu__dtype_bytes(t->dtype),
             .recv = t->parameter,
         };
-        msdu_status status = msdu__blocking_run(p, &op, 0);
+        msdu_status status = msdu__blocking_run(e, &op, 0);
         if (status != MSDU_OK) {
             return status;
         }
@@ -268,15 +272,15 @@ static msdu_status broadcast(msdu__pipeline *p)
     return MSDU_OK;
 }
 
-msdu_status msdu__agree(msdu__pipeline *p)
+msdu_status msdu__agree(msdu__engine *e)
 {
-    char *text = msdu__agree_describe(p, true);
+    char *text = msdu__agree_describe(e, true);
     if (text == NULL) {
-        return no_memory(p);
+        return no_memory(e);
     }
-    msdu_status status = compare(p, text);
+    msdu_status status = compare(e, text);
     free(text);
-    status = status == MSDU_OK ? msdu__pipeline_status(p) : status; /* a device's copies */
-    status = status == MSDU_OK ? count_cores(p) : status;
-    return status == MSDU_OK && p->settings.broadcast ? broadcast(p) : status;
+    status = status == MSDU_OK ? msdu__handover_status(e->hand) : status; /* a device's copies */
+    status = status == MSDU_OK ? count_cores(e) : status;
+    return status == MSDU_OK && e->job->settings.broadcast ? broadcast(e) : status;
 }

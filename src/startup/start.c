@@ -2,6 +2,11 @@
 /* Everything a context needs is sliced, sized and allocated here, before the first step. */
 #include "startup.h"
 
+#include "core/cut.h"
+#include "core/memory.h"
+#include "core/round.h"
+#include "core/tune.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +14,10 @@
 
 /* --- domain --- */
 
-static bool has_all(const msdu__pipeline *p, bool is_gradient)
+static bool has_all(const msdu__engine *e, bool is_gradient)
 {
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        const msdu__tensor *t = &p->tensors[i];
+    for (uint32_t i = 0; i < e->model->tensor_count; i++) {
+        const msdu__tensor *t = &e->model->tensors[i];
         if (t->role == MSDU_ROLE_MODEL && (is_gradient ? t->gradient : t->parameter) == NULL) {
             return false;
         }
@@ -20,42 +25,43 @@ static bool has_all(const msdu__pipeline *p, bool is_gradient)
     return true;
 }
 
-static bool has_model(const msdu__pipeline *p)
+static bool has_model(const msdu__engine *e)
 {
-    for (uint32_t i = 0; i < p->tensor_count; i++) {
-        if (p->tensors[i].role == MSDU_ROLE_MODEL) {
+    for (uint32_t i = 0; i < e->model->tensor_count; i++) {
+        if (e->model->tensors[i].role == MSDU_ROLE_MODEL) {
             return true;
         }
     }
     return false;
 }
 
-static msdu_status choose_domain(msdu__pipeline *p)
+static msdu_status choose_domain(msdu__engine *e)
 {
-    if (!has_model(p)) {
+    if (!has_model(e)) {
         return msdu__fail(MSDU_ERR_INVALID,
-                          "rank %d: there is no model tensor, only state or buffers", p->rank);
+                          "rank %d: there is no model tensor, only state or buffers", e->job->rank);
     }
-    bool has_gradients = has_all(p, true);
-    bool has_parameters = has_all(p, false);
-    int64_t domain = p->settings.domain;
+    bool has_gradients = has_all(e, true);
+    bool has_parameters = has_all(e, false);
+    int64_t domain = e->job->settings.domain;
     bool wants_gradient = domain == MSDU__DOMAIN_GRADIENT || domain == MSDU__DOMAIN_ACCUMULATED;
     if ((wants_gradient && !has_gradients) ||
         (domain == MSDU__DOMAIN_PARAMETER && !has_parameters) ||
         (domain == MSDU__DOMAIN_AUTO && !has_gradients && !has_parameters)) {
         return msdu__fail(MSDU_ERR_INVALID,
                           "rank %d: setting domain needs a %s pointer in every model tensor",
-                          p->rank, wants_gradient ? "gradient" : "parameter");
+                          e->job->rank, wants_gradient ? "gradient" : "parameter");
     }
-    p->is_accumulated = domain == MSDU__DOMAIN_ACCUMULATED;
-    p->is_gradient =
+    e->job->is_accumulated = domain == MSDU__DOMAIN_ACCUMULATED;
+    e->job->starts_gradients =
         domain == MSDU__DOMAIN_GRADIENT || (domain == MSDU__DOMAIN_AUTO && has_gradients);
-    p->slices_are_whole = p->is_gradient || p->is_accumulated;
-    p->is_local_entered = !p->slices_are_whole;
-    p->interval_args.can_go_local =
-        domain != MSDU__DOMAIN_GRADIENT && (p->is_accumulated || has_parameters);
-    bool is_streamed = p->settings.overlap == MSDU__OVERLAP_STREAMED && !p->is_accumulated;
-    p->fragment_count = is_streamed ? (uint32_t)p->settings.fragments : 1;
+    e->slices_are_whole = e->job->starts_gradients || e->job->is_accumulated;
+    e->job->starts_local = !e->slices_are_whole;
+    e->job->interval_args.can_go_local =
+        domain != MSDU__DOMAIN_GRADIENT && (e->job->is_accumulated || has_parameters);
+    bool is_streamed =
+        e->job->settings.overlap == MSDU__OVERLAP_STREAMED && !e->job->is_accumulated;
+    e->model->fragment_count = is_streamed ? (uint32_t)e->job->settings.fragments : 1;
     return MSDU_OK;
 }
 
@@ -74,48 +80,49 @@ typedef struct arenas {
     char *trace;
 } arenas;
 
-static bool take_arena(msdu__pipeline *p, bool is_needed, char **out)
+static bool take_arena(msdu__engine *e, bool is_needed, char **out)
 {
-    *out = is_needed ? msdu__memory_slices(p, p->slicing.arena_bytes) : NULL;
+    *out = is_needed ? msdu__memory_slices(e, e->model->slicing.arena_bytes) : NULL;
     return !is_needed || *out != NULL;
 }
 
-static bool uses_feedback(const msdu__pipeline *p)
+static bool uses_feedback(const msdu__engine *e)
 {
-    if (p->ranks == 1) {
+    if (e->job->ranks == 1) {
         return false;
     }
-    return p->settings.wire < 0 || msdu__wire_at((int)p->settings.wire)->has_feedback ||
-           msdu__wire_at(msdu__interval_first_wire(&p->interval_args))->has_feedback;
+    return e->job->settings.wire < 0 || msdu__wire_at((int)e->job->settings.wire)->has_feedback ||
+           msdu__wire_at(msdu__interval_first_wire(&e->job->interval_args))->has_feedback;
 }
 
 /* A skipped round gives the error feedback back as it was before: a copy of it is needed. */
-static bool keeps_feedback(const msdu__pipeline *p)
+static bool keeps_feedback(const msdu__engine *e)
 {
-    return uses_feedback(p) && p->is_gradient && p->settings.check_finite == MSDU__CHECK_SKIP;
+    return uses_feedback(e) && e->job->starts_gradients &&
+           e->job->settings.check_finite == MSDU__CHECK_SKIP;
 }
 
-static bool may_be_local(const msdu__pipeline *p)
+static bool may_be_local(const msdu__engine *e)
 {
-    return !p->is_accumulated && p->interval_args.can_go_local;
+    return !e->job->is_accumulated && e->job->interval_args.can_go_local;
 }
 
-static msdu_status take_arenas(msdu__pipeline *p, arenas *a)
+static msdu_status take_arenas(msdu__engine *e, arenas *a)
 {
-    bool is_local = may_be_local(p);
-    bool needs_snapshot =
-        is_local && p->settings.delay_steps > 0 && (p->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
-    bool needs_momentum = is_local && (p->chain.needs & MSDU__NEEDS_MOMENTUM) != 0;
+    bool is_local = may_be_local(e);
+    bool needs_snapshot = is_local && e->job->settings.delay_steps > 0 &&
+                          (e->job->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
+    bool needs_momentum = is_local && (e->job->chain.needs & MSDU__NEEDS_MOMENTUM) != 0;
     /* gradients only: buf is for fused and 16-bit slices, the rest of it is never touched */
-    if (!take_arena(p, true, &a->buf) || !take_arena(p, is_local, &a->anchor) ||
-        !take_arena(p, needs_snapshot, &a->snapshot) ||
-        !take_arena(p, needs_momentum, &a->momentum) ||
-        !take_arena(p, uses_feedback(p), &a->residual) ||
-        !take_arena(p, keeps_feedback(p), &a->kept) ||
-        !take_arena(p, p->is_accumulated, &a->drift) ||
-        !take_arena(p, p->is_accumulated, &a->velocity) ||
-        !take_arena(p, p->is_accumulated, &a->trace)) {
-        return msdu__memory_none(p, "copies of the model");
+    if (!take_arena(e, true, &a->buf) || !take_arena(e, is_local, &a->anchor) ||
+        !take_arena(e, needs_snapshot, &a->snapshot) ||
+        !take_arena(e, needs_momentum, &a->momentum) ||
+        !take_arena(e, uses_feedback(e), &a->residual) ||
+        !take_arena(e, keeps_feedback(e), &a->kept) ||
+        !take_arena(e, e->job->is_accumulated, &a->drift) ||
+        !take_arena(e, e->job->is_accumulated, &a->velocity) ||
+        !take_arena(e, e->job->is_accumulated, &a->trace)) {
+        return msdu__memory_none(e, "copies of the model");
     }
     return MSDU_OK;
 }
@@ -125,13 +132,13 @@ static void *in_arena(char *arena, const msdu__slice *cut)
     return arena == NULL ? NULL : arena + cut->arena;
 }
 
-static void place_run(msdu__pipeline *p, uint32_t slice, const arenas *a)
+static void place_run(msdu__engine *e, uint32_t slice, const arenas *a)
 {
-    const msdu__slice *cut = &p->slicing.slices[slice];
-    msdu__run *run = &p->runs[slice];
+    const msdu__slice *cut = &e->model->slicing.slices[slice];
+    msdu__run *run = &e->runs[slice];
     bool is_half = cut->dtype == MSDU_FLOAT16 || cut->dtype == MSDU_BFLOAT16;
     run->is_staged = cut->segments > 1 || is_half;
-    run->is_state = slice >= p->slice_bound;
+    run->is_state = slice >= e->model->slice_bound;
     run->scale = 1;
     run->buf = in_arena(a->buf, cut);
     run->anchor = in_arena(a->anchor, cut);
@@ -147,34 +154,36 @@ static void place_run(msdu__pipeline *p, uint32_t slice, const arenas *a)
 }
 
 /* Shares of every slice by owner, and the second residual, which covers the own shares only. */
-static msdu_status place_shares(msdu__pipeline *p)
+static msdu_status place_shares(msdu__engine *e)
 {
-    uint64_t ranks = (uint64_t)p->ranks;
-    uint64_t *table = msdu__memory_block(p, 2 * ranks * p->slicing.slice_count * sizeof(uint64_t));
+    uint64_t ranks = (uint64_t)e->job->ranks;
+    uint64_t *table =
+        msdu__memory_block(e, 2 * ranks * e->model->slicing.slice_count * sizeof(uint64_t));
     if (table == NULL) {
-        return msdu__memory_none(p, "shares");
+        return msdu__memory_none(e, "shares");
     }
     uint64_t own = 0;
-    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
+    for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
         uint64_t *count = table + 2 * ranks * slice;
-        msdu__exchange_shares(p->slicing.slices[slice].count, (uint32_t)p->settings.wire_block,
-                              p->ranks, count, count + ranks);
-        p->runs[slice].share_count = count;
-        p->runs[slice].share_start = count + ranks;
-        own += count[p->rank];
+        msdu__exchange_shares(e->model->slicing.slices[slice].count,
+                              (uint32_t)e->job->settings.wire_block, e->job->ranks, count,
+                              count + ranks);
+        e->runs[slice].share_count = count;
+        e->runs[slice].share_start = count + ranks;
+        own += count[e->job->rank];
     }
-    float *residual = uses_feedback(p) ? msdu__memory_slices(p, own * sizeof(float)) : NULL;
-    float *kept = keeps_feedback(p) ? msdu__memory_slices(p, own * sizeof(float)) : NULL;
-    if ((uses_feedback(p) && residual == NULL) || (keeps_feedback(p) && kept == NULL)) {
-        return msdu__memory_none(p, "error feedback");
+    float *residual = uses_feedback(e) ? msdu__memory_slices(e, own * sizeof(float)) : NULL;
+    float *kept = keeps_feedback(e) ? msdu__memory_slices(e, own * sizeof(float)) : NULL;
+    if ((uses_feedback(e) && residual == NULL) || (keeps_feedback(e) && kept == NULL)) {
+        return msdu__memory_none(e, "error feedback");
     }
     own = 0;
-    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        msdu__run *run = &p->runs[slice];
+    for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
+        msdu__run *run = &e->runs[slice];
         if (run->residual != NULL) {
             run->owner_residual = residual + own;
             run->owner_kept = kept == NULL ? NULL : kept + own;
-            own += run->share_count[p->rank];
+            own += run->share_count[e->job->rank];
         }
     }
     return MSDU_OK;
@@ -182,173 +191,202 @@ static msdu_status place_shares(msdu__pipeline *p)
 
 /* Of an encoded slice, or of what its owners receive; in any format, for a state may bring one that
  * is not this context's. */
-static uint64_t encoded_bytes(const msdu__pipeline *p, const msdu__slice *cut)
+static uint64_t encoded_bytes(const msdu__engine *e, const msdu__slice *cut)
 {
     uint64_t most = 0;
     for (int wire = MSDU__WIRE_FLOAT32 + 1; wire < MSDU__WIRE_COUNT; wire++) {
         uint64_t bytes = msdu__exchange_bytes(msdu__wire_at(wire), cut->count,
-                                              (uint32_t)p->settings.wire_block, p->ranks);
+                                              (uint32_t)e->job->settings.wire_block, e->job->ranks);
         most = bytes > most ? bytes : most;
     }
     return most; /* float32 is reduced in place */
 }
 
-static msdu_status place_slots(msdu__pipeline *p)
+static msdu_status place_slots(msdu__engine *e)
 {
     uint64_t encoded = 0;
     uint64_t share = 0;
-    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        uint64_t bytes = encoded_bytes(p, &p->slicing.slices[slice]);
+    for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
+        uint64_t bytes = encoded_bytes(e, &e->model->slicing.slices[slice]);
         encoded = bytes > encoded ? bytes : encoded;
-        uint64_t own = p->runs[slice].share_count[0];
+        uint64_t own = e->runs[slice].share_count[0];
         share = own > share ? own : share;
     }
-    uint32_t window = p->may_cut ? p->tuner_args.window_most : p->tuning.window;
+    uint32_t window =
+        e->model->recut.may_cut ? e->model->recut.args.window_most : e->model->tuning.window;
     char *exchange = NULL;
     encoded = (encoded + EXCHANGE_ALIGN - 1) / EXCHANGE_ALIGN * EXCHANGE_ALIGN;
-    msdu_status status = msdu__memory_exchange(p, 2 * window * encoded, &exchange);
+    msdu_status status = msdu__memory_exchange(e, 2 * window * encoded, &exchange);
     if (status != MSDU_OK) {
         return status;
     }
     for (uint32_t i = 0; i < window; i++) {
-        msdu__slot *slot = &p->slots[i];
+        msdu__slot *slot = &e->slots[i];
         slot->send = (uint8_t *)exchange + 2 * i * encoded;
         slot->received = slot->send + encoded;
-        slot->sum = msdu__memory_slices(p, share * sizeof(float));
-        slot->share_bytes = msdu__memory_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
+        slot->sum = msdu__memory_slices(e, share * sizeof(float));
+        slot->share_bytes = msdu__memory_block(e, (uint64_t)e->job->ranks * sizeof(uint64_t));
         if (slot->sum == NULL || slot->share_bytes == NULL) {
-            return msdu__memory_none(p, "slices in flight");
+            return msdu__memory_none(e, "slices in flight");
         }
     }
     return MSDU_OK;
 }
 
-static msdu_status place_fragments(msdu__pipeline *p)
+static msdu_status place_fragments(msdu__engine *e)
 {
-    uint32_t slices = p->slicing.slice_count;
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        msdu__fragment *f = &p->fragments[i];
-        uint32_t *lists = msdu__memory_block(p, 3ULL * slices * sizeof(uint32_t));
-        f->control = msdu__memory_block(p, (uint64_t)p->ranks * sizeof(msdu__control));
-        if (lists == NULL || f->control == NULL) {
-            return msdu__memory_none(p, "fragments");
+    uint32_t slices = e->model->slicing.slice_count;
+    for (uint32_t i = 0; i < e->model->fragment_count; i++) {
+        msdu__fragment *f = &e->fragments[i];
+        uint32_t *lists = msdu__memory_block(e, 3ULL * slices * sizeof(uint32_t));
+        f->control.of = msdu__memory_block(e, (uint64_t)e->job->ranks * sizeof(msdu__control));
+        if (lists == NULL || f->control.of == NULL) {
+            return msdu__memory_none(e, "fragments");
         }
         f->members = lists;
-        f->plan = lists + slices;
-        f->plan_next = lists + 2ULL * slices;
+        f->order.plan = lists + slices;
+        f->order.next = lists + 2ULL * slices;
     }
-    p->control_shares = msdu__memory_block(p, (uint64_t)p->ranks * sizeof(uint64_t));
-    p->plan_items = msdu__memory_block(p, slices * sizeof(*p->plan_items));
-    p->plan_marks = msdu__memory_block(p, slices * sizeof(*p->plan_marks));
-    p->plan_ends = msdu__memory_block(p, slices * sizeof(*p->plan_ends));
+    e->control_shares = msdu__memory_block(e, (uint64_t)e->job->ranks * sizeof(uint64_t));
+    e->scratch.items = msdu__memory_block(e, slices * sizeof(*e->scratch.items));
+    e->scratch.marks = msdu__memory_block(e, slices * sizeof(*e->scratch.marks));
+    e->scratch.ends = msdu__memory_block(e, slices * sizeof(*e->scratch.ends));
     uint64_t ring = 2;
     while (ring < slices) {
         ring *= 2;
     }
-    p->queue = msdu__memory_block(p, ring * sizeof(uint32_t));
-    p->queue_mask = ring - 1;
-    if (p->control_shares == NULL || p->plan_items == NULL || p->plan_marks == NULL ||
-        p->plan_ends == NULL || p->queue == NULL) {
-        return msdu__memory_none(p, "queues");
+    e->queue.slices = msdu__memory_block(e, ring * sizeof(uint32_t));
+    e->queue.mask = ring - 1;
+    if (e->control_shares == NULL || e->scratch.items == NULL || e->scratch.marks == NULL ||
+        e->scratch.ends == NULL || e->queue.slices == NULL) {
+        return msdu__memory_none(e, "queues");
     }
-    for (int32_t i = 0; i < p->ranks; i++) {
-        p->control_shares[i] = sizeof(msdu__control);
+    for (int32_t i = 0; i < e->job->ranks; i++) {
+        e->control_shares[i] = sizeof(msdu__control);
     }
     return MSDU_OK;
 }
 
-static msdu_status place_runs(msdu__pipeline *p)
+static msdu_status place_runs(msdu__engine *e)
 {
     arenas a = {0};
-    p->runs = msdu__memory_block(p, p->slicing.slice_count * sizeof(msdu__run));
-    if (p->runs == NULL) {
-        return msdu__memory_none(p, "slices");
+    uint64_t slices = e->model->slicing.slice_count;
+    e->runs = msdu__memory_block(e, slices * sizeof(msdu__run));
+    e->hand->missing = msdu__memory_block(e, slices * sizeof(*e->hand->missing));
+    if (e->runs == NULL || e->hand->missing == NULL) {
+        return msdu__memory_none(e, "slices");
     }
-    msdu_status status = take_arenas(p, &a);
+    msdu_status status = take_arenas(e, &a);
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__found *found = msdu__memory_shared(p, p->slicing.slice_count * sizeof(*found));
-    p->captured = msdu__memory_shared(p, p->slicing.segment_count * sizeof(*p->captured));
-    p->applied = msdu__memory_shared(p, p->slicing.segment_count * sizeof(*p->applied));
-    if (found == NULL || p->captured == NULL || p->applied == NULL) {
-        return msdu__memory_none(p, "statistics");
+    msdu__found *found = msdu__memory_shared(e, e->model->slicing.slice_count * sizeof(*found));
+    e->captured = msdu__memory_shared(e, e->model->slicing.segment_count * sizeof(*e->captured));
+    e->applied = msdu__memory_shared(e, e->model->slicing.segment_count * sizeof(*e->applied));
+    if (found == NULL || e->captured == NULL || e->applied == NULL) {
+        return msdu__memory_none(e, "statistics");
     }
-    for (uint32_t slice = 0; slice < p->slicing.slice_count; slice++) {
-        atomic_init(&p->runs[slice].missing, 0);
-        p->runs[slice].found = found + slice;
-        place_run(p, slice, &a);
+    for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
+        e->runs[slice].found = found + slice;
+        place_run(e, slice, &a);
     }
-    return place_shares(p);
+    return place_shares(e);
 }
 
-static void count_bytes(msdu__pipeline *p)
+static void count_bytes(msdu__engine *e)
 {
-    uint64_t ranks = (uint64_t)p->ranks;
+    uint64_t ranks = (uint64_t)e->job->ranks;
     uint64_t bytes = 0;
-    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
-        const msdu__slice *cut = &p->slicing.slices[slice];
-        p->element_count += cut->count;
+    for (uint32_t slice = 0; slice < e->model->slice_bound; slice++) {
+        const msdu__slice *cut = &e->model->slicing.slices[slice];
+        e->model->element_count += cut->count;
         bytes += cut->count * msdu__dtype_bytes(cut->dtype);
     }
-    p->plain_bytes = 2 * bytes * (ranks - 1) / ranks;
+    e->hand->plain_bytes = 2 * bytes * (ranks - 1) / ranks;
 }
 
-msdu_status msdu__start_tables(msdu__pipeline *p)
+/* What rank 0 sends in a round of this format, as slices are cut now; it has most to send. */
+static uint64_t round_bytes(const msdu__engine *e, int wire)
 {
-    msdu_status (*const steps[])(msdu__pipeline *) = {
+    uint64_t ranks = (uint64_t)e->job->ranks;
+    uint64_t bytes = sizeof(msdu__control) * (ranks - 1);
+    for (uint32_t slice = 0; slice < e->model->slice_bound; slice++) {
+        const msdu__slice *cut = &e->model->slicing.slices[slice];
+        int format = msdu__wire_of(cut->dtype, wire);
+        bool is_narrow = format != MSDU__WIRE_FLOAT32;
+        uint64_t width = cut->dtype == MSDU_FLOAT64 ? 8 : 4;
+        bytes += is_narrow
+                     ? msdu__exchange_sent(msdu__wire_at(format), e->runs[slice].share_count,
+                                           (uint32_t)e->job->settings.wire_block, e->job->ranks)
+                     : 2 * cut->count * width * (ranks - 1) / ranks;
+    }
+    return bytes;
+}
+
+msdu_status msdu__start_tables(msdu__engine *e)
+{
+    msdu_status (*const steps[])(msdu__engine *) = {
         msdu__cut_tensors, msdu__cut_list, place_runs, place_slots, place_fragments,
     };
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-        msdu_status status = steps[i](p);
+        msdu_status status = steps[i](e);
         if (status != MSDU_OK) {
             return status;
         }
     }
-    msdu__round_orders(p);
-    msdu__derive_wires(p);
+    msdu__round_orders(e);
+    uint64_t bytes[MSDU__WIRE_COUNT];
+    for (int wire = 0; wire < MSDU__WIRE_COUNT; wire++) {
+        bytes[wire] = round_bytes(e, wire);
+    }
+    msdu__derive_wires(e->job, bytes);
     return MSDU_OK;
 }
 
-/* Room for every slice of the finest cut once a step, for the step after, and the owner's
- * commands: it stays, whatever the cut. */
-static msdu_status place_events(msdu__pipeline *p)
+/* Room for every slice of the finest cut once a step, for the step after, and the API thread's
+ * commands: it stays, whatever the cut, and so do the tensors' leases. */
+static msdu_status place_events(msdu__engine *e)
 {
     uint32_t slices = 0;
-    msdu_status status = msdu__cut_bound(p, &slices);
-    if (status == MSDU_OK && !msdu__ready_init(&p->ready, 2 * slices + 4 * p->fragment_count + 8)) {
-        status = msdu__memory_none(p, "events");
+    msdu_status status = msdu__cut_bound(e, &slices);
+    e->hand->leases = calloc(e->model->tensor_count, sizeof(*e->hand->leases));
+    if (status == MSDU_OK && e->hand->leases == NULL) {
+        status = msdu__memory_none(e, "tensors");
+    }
+    if (status == MSDU_OK &&
+        !msdu__ready_init(&e->hand->events, 2 * slices + 4 * e->model->fragment_count + 8)) {
+        status = msdu__memory_none(e, "events");
     }
     return status;
 }
 
-msdu_status msdu__start_build(msdu__pipeline *p)
+msdu_status msdu__start_build(msdu__engine *e)
 {
-    msdu_status status = choose_domain(p);
+    msdu_status status = choose_domain(e);
     if (status != MSDU_OK) {
         return status;
     }
-    msdu__tune_prepare(p);
-    status = place_events(p);
+    msdu__tune_prepare(e);
+    status = place_events(e);
     if (status == MSDU_OK) {
-        status = msdu__start_tables(p);
+        status = msdu__start_tables(e);
     }
     if (status != MSDU_OK) {
         return status;
     }
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        atomic_init(&p->fragments[i].done, 0);
-    }
-    count_bytes(p);
+    count_bytes(e);
+    e->decision = (msdu__decision){.interval = 1,
+                                   .wire = msdu__interval_first_wire(&e->job->interval_args),
+                                   .delay_steps = (uint32_t)e->job->settings.delay_steps};
     return MSDU_OK;
 }
 
-const char **msdu__start_names(const msdu__pipeline *p)
+const char **msdu__start_names(const msdu__engine *e)
 {
-    const char **names = calloc(p->slicing.slice_count, sizeof(*names));
-    for (uint32_t i = 0; names != NULL && i < p->slicing.slice_count; i++) {
-        const msdu__slice *cut = &p->slicing.slices[i];
-        names[i] = p->tensors[p->slicing.segments[cut->first_segment].tensor].name;
+    const char **names = calloc(e->model->slicing.slice_count, sizeof(*names));
+    for (uint32_t i = 0; names != NULL && i < e->model->slicing.slice_count; i++) {
+        const msdu__slice *cut = &e->model->slicing.slices[i];
+        names[i] = e->model->tensors[e->model->slicing.segments[cut->first_segment].tensor].name;
     }
     return names;
 }

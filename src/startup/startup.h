@@ -3,15 +3,15 @@
 #ifndef MSDU_STARTUP_H
 #define MSDU_STARTUP_H
 
-#include "core/start.h"
+#include "core/engine.h"
 
 /* --- agree.c --- */
-msdu_status msdu__agree(msdu__pipeline *p); /* ranks compare tensors and settings */
+msdu_status msdu__agree(msdu__engine *e); /* ranks compare tensors and settings */
 /* Hash of the bytes of all tensors of a role, as far as they have a parameter. */
-uint64_t msdu__agree_hash(msdu__pipeline *p, msdu_role role);
+uint64_t msdu__agree_hash(msdu__engine *e, msdu_role role);
 /* What ranks must have in common, a fact a line, with or without hashes of the parameters; to be
  * freed. NULL: no memory. */
-char *msdu__agree_describe(msdu__pipeline *p, bool has_values);
+char *msdu__agree_describe(msdu__engine *e, bool has_values);
 /* Two texts, and the first lines in which they differ. */
 typedef struct msdu__lines {
     const char *a;
@@ -23,11 +23,15 @@ typedef struct msdu__lines {
 } msdu__lines;
 /* Move a and b to the first difference and set the lengths; false: there is none. */
 bool msdu__agree_first_difference(msdu__lines *lines);
+/* --- host.c --- */
+msdu_status
+msdu__start_join(msdu__engine *e); /* join the group; blocks until all ranks are there */
+
 /* --- start.c: slices, tables, memory --- */
-msdu_status msdu__start_build(msdu__pipeline *p); /* slice and allocate */
-/* Slices, their tables and memory, as p->tuning says; again where slices are cut anew. */
-msdu_status msdu__start_tables(msdu__pipeline *p);
+msdu_status msdu__start_build(msdu__engine *e); /* slice and allocate */
+/* Slices, their tables and memory, as e->model->tuning says; again where slices are cut anew. */
+msdu_status msdu__start_tables(msdu__engine *e);
 /* Names of slices, for the trace, to be freed; NULL: no memory. */
-const char **msdu__start_names(const msdu__pipeline *p);
+const char **msdu__start_names(const msdu__engine *e);
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/context.h"
 #include "checkpoint/state.h"
 
 #define INPUT_MAX_BYTES 65536
@@ -94,7 +95,7 @@ static bool take(const char *overlap, unsigned char *state, size_t bytes)
 {
     msdu_ctx *ctx = start(overlap);
     msdu_status status = msdu_state_set(ctx, state, bytes);
-    if (status != MSDU_OK && (msdu_last_error()[0] == '\0' || ((msdu__pipeline *)ctx)->step != 0)) {
+    if (status != MSDU_OK && (msdu_last_error()[0] == '\0' || ctx->caller.step != 0)) {
         abort();
     }
     train(ctx, 12);

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/context.h"
 #include "backend/registry.h"
-#include "core/pipeline.h"
 
 #define LANES_MOST    32
 #define REQUESTS_MOST 256

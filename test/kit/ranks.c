@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/pipeline.h"
+#include "api/context.h"
 #include "ranks_place.h"
 
 #define ANNOUNCERS 3
@@ -364,14 +364,14 @@ static bool add_tensors(ranks_self *self)
 /* Which fragment every element is in, as the library cut it. */
 static void note_fragments(ranks_self *self)
 {
-    const msdu__pipeline *p = (const msdu__pipeline *)self->ctx;
+    const msdu_ctx *p = self->ctx;
     for (uint64_t i = 0; i < self->elements; i++) {
         self->fragment[i] = -1;
     }
-    for (uint32_t s = 0; s < p->slicing.slice_count; s++) {
-        const msdu__slice *slice = &p->slicing.slices[s];
+    for (uint32_t s = 0; s < p->model.slicing.slice_count; s++) {
+        const msdu__slice *slice = &p->model.slicing.slices[s];
         for (uint32_t k = 0; k < slice->segments; k++) {
-            const msdu__segment *segment = &p->slicing.segments[slice->first_segment + k];
+            const msdu__segment *segment = &p->model.slicing.segments[slice->first_segment + k];
             uint64_t first = first_element(self->job, segment->tensor) + segment->offset;
             for (uint64_t i = 0; i < segment->count; i++) {
                 self->fragment[first + i] = (int)slice->fragment;
@@ -397,7 +397,7 @@ static bool take_epochs(ranks_self *self)
     const ranks_job *job = self->job;
     for (int epoch = 0; epoch < job->epochs; epoch++) {
         for (int batch = 0; batch < job->batches(self->rank, epoch); batch++) {
-            if (!take_step(self, (int)self->ctx->pipeline.step)) {
+            if (!take_step(self, (int)self->ctx->caller.step)) {
                 return false;
             }
         }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/pipeline.h"
+#include "api/context.h"
 
 const char *const kit_overlaps[] = {"blocking", "backward", "delayed", "streamed", "auto"};
 
@@ -60,7 +60,7 @@ static void *copy_of(const void *data, uint64_t bytes)
 static void save_rank(ranks_self *self, kit_save *save)
 {
     kit_rank *out = &save->rank[self->rank];
-    const msdu__pipeline *p = (const msdu__pipeline *)self->ctx;
+    const msdu_ctx *p = self->ctx;
     size_t bytes = 0;
     note(self, msdu_state_get(self->ctx, NULL, 0, &out->bytes));
     out->state = malloc(out->bytes + 1);
@@ -70,9 +70,9 @@ static void save_rank(ranks_self *self, kit_save *save)
     } else {
         note(self, MSDU_ERR_STATE);
     }
-    out->is_local = p->is_local_entered;
-    for (uint32_t i = 0; i < p->fragment_count; i++) {
-        out->is_pending = out->is_pending || p->fragments[i].is_pending;
+    out->is_local = p->caller.is_local_entered;
+    for (uint32_t i = 0; i < p->model.fragment_count; i++) {
+        out->is_pending = out->is_pending || p->caller.schedules[i].is_pending;
     }
     for (uint32_t t = 0; t < self->job->tensor_count; t++) {
         out->parameter[t] = copy_of(self->parameter[t], self->job->tensors[t].count * 8);

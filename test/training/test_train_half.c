@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/pipeline.h"
+#include "api/context.h"
 #include "ranks.h"
 #include "reference.h"
 #include "suite.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "caller/caller.h"
+#include "api/context.h"
 #include "fake.h"
 #include "ranks.h"
 #include "ranks_place.h"
@@ -104,8 +104,8 @@ static float anchors[RANKS][1000];
 
 static void note_anchor(ranks_self *self)
 {
-    self->status = msdu__handoff_drain(&self->ctx->pipeline); /* what is late is applied */
-    memcpy(anchors[self->rank], self->ctx->pipeline.runs[0].anchor, sizeof(anchors[0]));
+    self->status = msdu__caller_drain(&self->ctx->caller); /* what is late is applied */
+    memcpy(anchors[self->rank], self->ctx->engine.runs[0].anchor, sizeof(anchors[0]));
 }
 
 /* Momentum that stood still leads parameters apart; anchors must be equal all the same. */
@@ -140,7 +140,7 @@ static void dawdle(ranks_self *self, int step)
 static void delay_operations(ranks_self *self)
 {
     if (ranks_place() == MSDU_PLACE_HOST) { /* it is one of the host's */
-        self->ctx->pipeline.backend = &fake_recorder;
+        self->ctx->job.backend = &fake_recorder;
     }
 }
 

@@ -3,7 +3,7 @@
 #include <check.h>
 #include <time.h>
 
-#include "caller/caller.h"
+#include "api/context.h"
 #include "fake.h"
 #include "ranks.h"
 #include "suite.h"
@@ -27,7 +27,7 @@ typedef struct op_log {
 
 static void record_operations(ranks_self *self)
 {
-    ((msdu__pipeline *)self->ctx)->backend = &fake_recorder;
+    self->ctx->job.backend = &fake_recorder;
 }
 
 static void dawdle(ranks_self *self, int step)
@@ -43,24 +43,24 @@ static void dawdle(ranks_self *self, int step)
 /* The pipeline must be at rest: what was started last may differ in time, not in kind. */
 static void note_operations(ranks_self *self)
 {
-    msdu__pipeline *p = (msdu__pipeline *)self->ctx;
+    msdu_ctx *p = self->ctx;
     op_log *all = self->job->user;
-    msdu_status status = msdu__handoff_drain(p);
+    msdu_status status = msdu__caller_drain(&p->caller);
     self->status = self->status == MSDU_OK ? status : self->status;
-    all->hash[self->rank] = fake_recorder_hash(p->comm);
-    all->count[self->rank] = fake_recorder_count(p->comm);
+    all->hash[self->rank] = fake_recorder_hash(p->job.comm);
+    all->count[self->rank] = fake_recorder_count(p->job.comm);
 }
 
 static void record_one_order(ranks_self *self)
 {
-    ((msdu__pipeline *)self->ctx)->backend = &fake_recorder_single;
+    self->ctx->job.backend = &fake_recorder_single;
 }
 
 static void note_one_order(ranks_self *self)
 {
     op_log *all = self->job->user;
     note_operations(self);
-    all->hash[self->rank] = fake_recorder_order(self->ctx->pipeline.comm);
+    all->hash[self->rank] = fake_recorder_order(self->ctx->job.comm);
 }
 
 static ranks_job order_job(op_log *all)

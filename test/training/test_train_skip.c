@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/pipeline.h"
+#include "api/context.h"
+#include "core/progress.h"
 #include "fake.h"
 #include "ranks.h"
 #include "reference.h"
@@ -133,9 +134,9 @@ END_TEST
 
 #define ELEMENTS 300
 
-static void pump(msdu__pipeline *p)
+static void pump(msdu_ctx *ctx)
 {
-    for (int i = 0; i < 1000 && msdu__pipeline_advance(p) != UINT64_MAX; i++) {
+    for (int i = 0; i < 1000 && msdu__engine_advance(&ctx->engine) != UINT64_MAX; i++) {
     }
 }
 
@@ -145,21 +146,20 @@ static msdu_ctx *begin(const msdu_config *config, const msdu_tensor_desc *desc)
     msdu_ctx *ctx = NULL;
     fake_reset();
     ck_assert_int_eq(msdu_create(config, &ctx), MSDU_OK);
-    ctx->pipeline.backend = &fake_backend;
-    ctx->pipeline.clock = fake_clock;
+    ctx->job.backend = &fake_backend;
+    ctx->job.clock = fake_clock;
     ck_assert_int_eq(msdu_tensor_add(ctx, desc, NULL), MSDU_OK);
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
-    msdu__worker_stop(&ctx->pipeline.worker);
+    msdu__worker_stop(&ctx->hand.worker);
     return ctx;
 }
 
 /* One step over the fake backend, driven by hand, in this format. */
 static msdu_status step_in(msdu_ctx *ctx, int wire)
 {
-    msdu__pipeline *p = &ctx->pipeline;
-    p->fragments[0].rounds[(p->fragments[0].armed - 1) & 1].wire = wire;
+    ctx->hand.fragments[0].rounds[(ctx->caller.schedules[0].armed - 1) & 1].wire = wire;
     ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_OK);
-    pump(p);
+    pump(ctx);
     msdu_status status = msdu_tensor_wait(ctx, 0, MSDU_GRADIENT);
     ck_assert_int_eq(msdu_step(ctx), MSDU_OK);
     return status;
@@ -185,7 +185,7 @@ START_TEST(what_was_sent_along_is_held_back_again)
         gradient[i] = sinf((float)i);
     }
     msdu_ctx *ctx = begin(&config, &desc);
-    const msdu__run *run = &ctx->pipeline.runs[0];
+    const msdu__run *run = &ctx->engine.runs[0];
     size_t own_bytes = run->share_count[0] * sizeof(float);
     ck_assert_int_eq(step_in(ctx, MSDU__WIRE_INT4), MSDU_OK);
     run->owner_residual[1] = 0.125F; /* the fake peers' equal contributions leave nothing here */
@@ -228,7 +228,7 @@ START_TEST(wider_formats_send_it_along)
         ranks_put(desc.dtype, gradient, i, sin((double)i));
     }
     msdu_ctx *ctx = begin(&config, &desc);
-    const msdu__run *run = &ctx->pipeline.runs[0];
+    const msdu__run *run = &ctx->engine.runs[0];
     ck_assert_int_eq(step_in(ctx, MSDU__WIRE_INT4), MSDU_OK);
     float held = run->residual[1];
     ck_assert(run->has_residual && fabsf(held) > 0.01F);

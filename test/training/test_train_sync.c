@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/pipeline.h"
+#include "api/context.h"
 #include "fake.h"
 #include "ranks.h"
 #include "ranks_place.h"
@@ -101,7 +101,7 @@ END_TEST
 static void dawdle(ranks_self *self)
 {
     if (ranks_place() == MSDU_PLACE_HOST) { /* it is one of the host's */
-        self->ctx->pipeline.backend = &fake_recorder;
+        self->ctx->job.backend = &fake_recorder;
     }
 }
 

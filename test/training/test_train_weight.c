@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/pipeline.h"
+#include "api/context.h"
 #include "fake.h"
 #include "ranks.h"
 #include "ranks_place.h"
@@ -118,7 +118,7 @@ END_TEST
 static void dawdle(ranks_self *self)
 {
     if (ranks_place() == MSDU_PLACE_HOST) { /* it is one of the host's */
-        self->ctx->pipeline.backend = &fake_recorder;
+        self->ctx->job.backend = &fake_recorder;
     }
 }
 
@@ -211,12 +211,13 @@ END_TEST
 static void note_residuals(ranks_self *self, int step)
 {
     static float held[RANKS_MOST][5000];
-    const msdu__pipeline *p = &self->ctx->pipeline;
-    if (step == 5 && p->runs[0].has_residual) {
-        memcpy(held[self->rank], p->runs[0].residual, 1000 * sizeof(float));
+    const msdu_ctx *p = self->ctx;
+    if (step == 5 && p->engine.runs[0].has_residual) {
+        memcpy(held[self->rank], p->engine.runs[0].residual, 1000 * sizeof(float));
     }
-    if (step == 8 && (!p->runs[0].has_residual ||
-                      memcmp(held[self->rank], p->runs[0].residual, 1000 * sizeof(float)) != 0)) {
+    if (step == 8 &&
+        (!p->engine.runs[0].has_residual ||
+         memcmp(held[self->rank], p->engine.runs[0].residual, 1000 * sizeof(float)) != 0)) {
         self->status = MSDU_ERR_STATE;
     }
 }

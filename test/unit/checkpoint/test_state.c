@@ -70,12 +70,14 @@ END_TEST
 /* Under overlap auto a policy may take more steps of delay than the setting. */
 START_TEST(a_mean_may_wait_as_long_as_the_policy_may_delay_it)
 {
-    static msdu__pipeline p;
+    static msdu__job its_job;
+    static msdu__model its_model;
     static msdu__image image;
-    p.fragment_count = 1;
-    p.settings.delay_steps = 1;
-    p.interval_args.delay_max = 4;
-    p.interval_args.can_go_local = true;
+    const msdu__caller caller = {.job = &its_job, .model = &its_model};
+    its_model.fragment_count = 1;
+    its_job.settings.delay_steps = 1;
+    its_job.interval_args.delay_max = 4;
+    its_job.interval_args.can_go_local = true;
     image = (msdu__image){.step = 12, .is_local_entered = true, .pending_count = 1};
     image.decision.interval = 6;
     image.fragments[0] = (msdu__image_fragment){
@@ -83,7 +85,7 @@ START_TEST(a_mean_may_wait_as_long_as_the_policy_may_delay_it)
     for (uint64_t delay = 2; delay <= 5; delay++) {
         image.fragments[0].round_delay = delay;
         image.fragments[0].apply_step = 10 + delay;
-        ck_assert_msg((msdu__image_check(&p, &image) == NULL) == (delay <= 4), "delay %llu",
+        ck_assert_msg((msdu__image_check(&caller, &image) == NULL) == (delay <= 4), "delay %llu",
                       (unsigned long long)delay);
     }
 }

@@ -5,12 +5,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/start.h"
+#include "core/cores.h"
 #include "suite.h"
 
 #define MORE 8 /* ranks, more than cores; those of other hosts */
 
-static msdu__pipeline pipeline;
+static msdu__job job;
+static msdu__engine engine = {.job = &job};
 
 /* `ranks` of this host in `processes`, then some of another. */
 static double share(int32_t ranks, int32_t processes)
@@ -22,11 +23,11 @@ static double share(int32_t ranks, int32_t processes)
         names[i].host = i < ranks ? 7 : 9;
         names[i].process = (uint64_t)(i % processes);
     }
-    pipeline.ranks = ranks + MORE;
-    pipeline.clock = msdu__clock_monotonic;
-    msdu__cores_count(&pipeline, names);
+    job.ranks = ranks + MORE;
+    job.clock = msdu__clock_monotonic;
+    msdu__cores_count(&engine, names);
     free(names);
-    return pipeline.core_share;
+    return job.core_share;
 }
 
 START_TEST(only_ranks_of_a_host_that_outnumber_its_cores_share_them)
@@ -47,10 +48,10 @@ static double local_ns(int32_t more)
     for (int32_t i = 0; i < more; i++) {
         names[3 - i].host = 9;
     }
-    pipeline.ranks = 4;
-    msdu__cores_count(&pipeline, names);
-    ck_assert((pipeline.interval_args.local_ns > 0) == (pipeline.interval_args.local_byte_ns > 0));
-    return pipeline.interval_args.local_ns;
+    job.ranks = 4;
+    msdu__cores_count(&engine, names);
+    ck_assert((job.interval_args.local_ns > 0) == (job.interval_args.local_byte_ns > 0));
+    return job.interval_args.local_ns;
 }
 
 START_TEST(all_ranks_of_one_host_have_no_network)
@@ -65,10 +66,10 @@ START_TEST(a_host_without_a_name_tells_nothing)
 {
     msdu__place_name names[1024] = {{0}};
 
-    pipeline.ranks = 1024;
-    pipeline.clock = msdu__clock_monotonic;
-    msdu__cores_count(&pipeline, names);
-    ck_assert_double_eq(pipeline.core_share, 0);
+    job.ranks = 1024;
+    job.clock = msdu__clock_monotonic;
+    msdu__cores_count(&engine, names);
+    ck_assert_double_eq(job.core_share, 0);
 }
 END_TEST
 
@@ -108,21 +109,21 @@ START_TEST(a_wait_counts_as_far_as_cores_were_idle)
     msdu__fragment f = {0};
     pthread_t thread;
 
-    pipeline.clock = msdu__clock_monotonic;
-    pipeline.core_share = 0; /* cores of one's own */
-    ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, hour), hour);
+    job.clock = msdu__clock_monotonic;
+    job.core_share = 0; /* cores of one's own */
+    ck_assert_double_eq(msdu__cores_alone(&engine, &f, hour), hour);
 
-    pipeline.cores = 1;
-    pipeline.core_share = 1e9; /* of so many cores one is always idle: as long as time went by */
-    ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, hour), hour); /* since when is not known */
-    ck_assert_double_lt(msdu__cores_alone(&pipeline, &f, hour), hour);
-    ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, 1), 1);
+    job.cores = 1;
+    job.core_share = 1e9; /* of so many cores one is always idle: as long as time went by */
+    ck_assert_double_eq(msdu__cores_alone(&engine, &f, hour), hour); /* since when is not known */
+    ck_assert_double_lt(msdu__cores_alone(&engine, &f, hour), hour);
+    ck_assert_double_eq(msdu__cores_alone(&engine, &f, 1), 1);
 
-    pipeline.core_share = 1e-9; /* and of so few none, whatever it was */
-    (void)msdu__cores_alone(&pipeline, &f, hour);
+    job.core_share = 1e-9; /* and of so few none, whatever it was */
+    (void)msdu__cores_alone(&engine, &f, hour);
     ck_assert_int_eq(pthread_create(&thread, NULL, compute, NULL), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    ck_assert_double_eq(msdu__cores_alone(&pipeline, &f, hour), 0);
+    ck_assert_double_eq(msdu__cores_alone(&engine, &f, hour), 0);
 }
 END_TEST
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "caller/caller.h"
+#include "api/context.h"
 #include "fake.h"
 #include "suite.h"
 
@@ -30,7 +30,7 @@ typedef enum phase {
 
 typedef struct rig {
     msdu_ctx *ctx;
-    msdu__pipeline *p;
+    msdu_ctx *p;
     float *parameter;
     float *gradient;
     atomic_bool holds;    /* the communication thread stays a while in its line of log */
@@ -79,9 +79,9 @@ static void rig_open(rig *r)
     config.log_user = r;
     config.log_level = MSDU_LOG_ERROR;
     ck_assert_int_eq(msdu_create(&config, &r->ctx), MSDU_OK);
-    r->p = &r->ctx->pipeline;
-    r->p->backend = &fake_backend;
-    r->p->clock = rig_clock;
+    r->p = r->ctx;
+    r->p->job.backend = &fake_backend;
+    r->p->job.clock = rig_clock;
     r->parameter = calloc(ELEMENTS, sizeof(float));
     r->gradient = calloc(ELEMENTS, sizeof(float));
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
@@ -101,7 +101,7 @@ static void rig_close(rig *r)
 }
 
 /* A state; cut in another way than a new context is, if so asked, and with what `spoil` did. */
-static char *save(bool is_cut, void (*spoil)(msdu__pipeline *p), size_t *bytes_out)
+static char *save(bool is_cut, void (*spoil)(msdu_ctx *p), size_t *bytes_out)
 {
     rig r;
     fake_reset();
@@ -111,8 +111,8 @@ static char *save(bool is_cut, void (*spoil)(msdu__pipeline *p), size_t *bytes_o
     }
     if (is_cut) {
         const msdu__tuning other = {32768, 4, 1};
-        ck_assert(!msdu__tuning_is_equal(r.p->tuning, other));
-        ck_assert_int_eq(msdu__reslice_to(r.p, other), MSDU_OK);
+        ck_assert(!msdu__tuning_is_equal(r.p->model.tuning, other));
+        ck_assert_int_eq(msdu__reslice_to(&r.p->caller, other), MSDU_OK);
     }
     ck_assert_int_eq(msdu_state_get(r.ctx, NULL, 0, bytes_out), MSDU_OK);
     char *state = malloc(*bytes_out);
@@ -144,7 +144,7 @@ START_TEST(the_owner_waits_for_the_communication_thread)
     char *state = save(_i == SLICES_GO_BACK, NULL, &bytes);
     fake_reset();
     rig_open(&r);
-    uint64_t slice_bytes = r.p->tuning.slice_bytes;
+    uint64_t slice_bytes = r.p->model.tuning.slice_bytes;
     msdu_status wanted = lose((phase)_i);
     state[bytes - 1] = (char)(state[bytes - 1] ^ (_i == OWN_STATE_BAD ? 1 : 0));
     atomic_store(&r.holds, true);
@@ -155,8 +155,8 @@ START_TEST(the_owner_waits_for_the_communication_thread)
     ck_assert_int_eq(msdu_finish(r.ctx), wanted); /* ends the communication thread */
     ck_assert_int_eq(atomic_load(&r.held), 1);
     ck_assert_msg(!atomic_load(&r.was_back), "the owner returned from under a call under way");
-    ck_assert_uint_eq(r.p->tuning.slice_bytes, slice_bytes);
-    ck_assert_uint_eq(r.p->step, 0);
+    ck_assert_uint_eq(r.p->model.tuning.slice_bytes, slice_bytes);
+    ck_assert_uint_eq(r.p->caller.step, 0);
     rig_close(&r);
     free(state);
 }
@@ -164,24 +164,24 @@ END_TEST
 
 /* --- a state whose delays this context has no room for --- */
 
-static void spoil_decision(msdu__pipeline *p)
+static void spoil_decision(msdu_ctx *p)
 {
-    p->decision.delay_steps = p->interval_args.delay_max + 1;
+    p->engine.decision.delay_steps = p->job.interval_args.delay_max + 1;
 }
 
-static void spoil_next(msdu__pipeline *p)
+static void spoil_next(msdu_ctx *p)
 {
-    p->fragments[0].delay_steps = p->interval_args.delay_max + 1;
+    p->caller.schedules[0].delay_steps = p->job.interval_args.delay_max + 1;
 }
 
-static void spoil_decided(msdu__pipeline *p)
+static void spoil_decided(msdu_ctx *p)
 {
-    p->fragments[0].decisions[1].delay_steps = p->interval_args.delay_max + 1;
+    p->hand.fragments[0].answers[1].decision.delay_steps = p->job.interval_args.delay_max + 1;
 }
 
 START_TEST(delays_of_a_state_are_bounded)
 {
-    static void (*const spoils[])(msdu__pipeline *) = {spoil_decision, spoil_next, spoil_decided};
+    static void (*const spoils[])(msdu_ctx *) = {spoil_decision, spoil_next, spoil_decided};
     rig r;
     size_t bytes = 0;
     char *state = save(false, spoils[_i], &bytes);
@@ -212,7 +212,7 @@ START_TEST(the_backend_is_aborted_by_who_uses_it)
     atomic_store(&fake.dwells, true);
     ck_assert_int_eq(msdu_tensor_ready(r.ctx, 0, MSDU_GRADIENT), MSDU_OK);
     wait_until(&fake.inside, 1);
-    msdu__pipeline_fail(r.p, MSDU_ERR_STATE, "of the owner's"); /* as a full queue would */
+    msdu__handover_fail(&r.p->hand, MSDU_ERR_STATE, "of the owner's"); /* as a full queue would */
     ck_assert_int_eq(atomic_load(&fake.overlaps), 0);
     atomic_store(&fake.dwells, false);
     ck_assert_int_eq(msdu_tensor_wait(r.ctx, 0, MSDU_GRADIENT), MSDU_ERR_STATE);
@@ -249,7 +249,7 @@ START_TEST(an_owner_that_waits_for_nothing_fails)
     fake_reset();
     rig_open(&r);
     atomic_store(&is_hasty, true);
-    atomic_fetch_add(&r.p->tensors[0].busy[1], 1);
+    (void)msdu__cell_add(&r.p->hand.leases[0].free[1], (uint64_t)-1);
     ck_assert_int_eq(msdu_tensor_wait(r.ctx, 0, MSDU_PARAMETER), MSDU_ERR_TIMEOUT);
     ck_assert_msg(strstr(msdu_last_error(), "tensor weight in step 0") != NULL, "%s",
                   msdu_last_error());
@@ -264,11 +264,11 @@ static void *go_on(void *argument)
     rig *r = argument;
     const struct timespec pause = {.tv_nsec = 20000000};
     for (int i = 0; i < 100; i++) { /* some looks of the owner's */
-        atomic_fetch_add(&r->p->progress, 1);
+        (void)msdu__cell_add(&r->p->hand.progress, 1);
         (void)nanosleep(&pause, NULL);
     }
-    atomic_fetch_sub(&r->p->tensors[0].busy[1], 1);
-    atomic_fetch_add(&r->p->progress, 1);
+    (void)msdu__cell_add(&r->p->hand.leases[0].free[1], 1);
+    (void)msdu__cell_add(&r->p->hand.progress, 1);
     return NULL; /* without a wake-up: as if it had been lost */
 }
 
@@ -279,7 +279,7 @@ START_TEST(an_owner_waits_while_anything_moves)
     fake_reset();
     rig_open(&r);
     atomic_store(&is_hasty, true);
-    atomic_fetch_add(&r.p->tensors[0].busy[1], 1);
+    (void)msdu__cell_add(&r.p->hand.leases[0].free[1], (uint64_t)-1);
     ck_assert_int_eq(pthread_create(&thread, NULL, go_on, &r), 0);
     ck_assert_int_eq(msdu_tensor_wait(r.ctx, 0, MSDU_PARAMETER), MSDU_OK);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/pipeline.h"
+#include "api/context.h"
+#include "core/progress.h"
 #include "fake.h"
 #include "suite.h"
 
@@ -21,7 +22,7 @@ static const uint64_t counts[TENSORS] = {1, 200, 77, 500};
 
 typedef struct rig {
     msdu_ctx *ctx;
-    msdu__pipeline *p;
+    msdu_ctx *p;
     float parameter[TENSORS][500];
     float gradient[TENSORS][500];
     float before[TENSORS][500]; /* parameters as the trainer left them in this step */
@@ -48,9 +49,9 @@ static rig *rig_new(const char *domain, const char *wire, bool is_threaded)
     config.deadline_ms = 1000;
     ck_assert_int_eq(msdu_create(&config, &r->ctx), MSDU_OK);
     r->is_threaded = is_threaded;
-    r->p = (msdu__pipeline *)r->ctx;
-    r->p->backend = &fake_backend;
-    r->p->clock = fake_clock;
+    r->p = r->ctx;
+    r->p->job.backend = &fake_backend;
+    r->p->job.clock = fake_clock;
     for (uint32_t t = 0; t < TENSORS; t++) {
         char name[16];
         snprintf(name, sizeof(name), "t%u", t);
@@ -74,15 +75,15 @@ static msdu_status rig_start(rig *r)
 {
     msdu_status status = msdu_start(r->ctx);
     if (!r->is_threaded) {
-        msdu__worker_stop(&r->p->worker);
+        msdu__worker_stop(&r->p->hand.worker);
     }
     return status;
 }
 
-static bool is_any_busy(const msdu__pipeline *p)
+static bool is_any_busy(const msdu_ctx *p)
 {
-    for (uint32_t t = 0; t < p->tensor_count; t++) {
-        if (atomic_load(&p->tensors[t].busy[0]) + atomic_load(&p->tensors[t].busy[1]) > 0) {
+    for (uint32_t t = 0; t < p->model.tensor_count; t++) {
+        if (msdu__handover_is_busy(&p->hand, t, MSDU_GRADIENT | MSDU_PARAMETER)) {
             return true;
         }
     }
@@ -93,11 +94,11 @@ static bool is_any_busy(const msdu__pipeline *p)
 static void pump(rig *r)
 {
     for (int i = 0; i < 2000 && !r->is_threaded; i++) {
-        if (msdu__pipeline_advance(r->p) == UINT64_MAX) {
+        if (msdu__engine_advance(&r->p->engine) == UINT64_MAX) {
             break;
         }
     }
-    bool is_failed = atomic_load(&r->p->status) != MSDU_OK;
+    bool is_failed = (int)msdu__handover_status(&r->p->hand) != MSDU_OK;
     ck_assert_msg(r->is_threaded || is_failed || !is_any_busy(r->p), "a tensor stays busy");
 }
 
@@ -201,11 +202,12 @@ static void check_failure(rig *r, const char *text)
 {
     ck_assert_int_eq(rig_run(r), MSDU_ERR_PEER_LOST);
     ck_assert_str_eq(msdu_last_error(), text);
-    if (strcmp(r->p->settings.wire == MSDU__WIRE_FLOAT32 ? "float32" : "", "float32") == 0) {
+    if (strcmp(r->p->job.settings.wire == MSDU__WIRE_FLOAT32 ? "float32" : "", "float32") == 0) {
         check_whole_round(r);
     }
     /* and again, from any call and after finish */
-    bool is_running = atomic_load(&r->p->start_ns) != 0 && !r->p->is_finished;
+    bool is_running =
+        msdu__cell_get(&r->p->hand.reports.start_ns) != 0 && !r->p->caller.is_finished;
     if (is_running) {
         ck_assert_int_eq(msdu_step(r->ctx), MSDU_ERR_PEER_LOST);
         ck_assert_int_eq(msdu_tensor_wait(r->ctx, 0, MSDU_PARAMETER), MSDU_ERR_PEER_LOST);
@@ -276,18 +278,18 @@ static unsigned formats_for(uint64_t count, int32_t dtype, int ranks)
     config.ranks = ranks;
     config.backend = "local";
     ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
-    msdu__pipeline *p = (msdu__pipeline *)ctx;
-    p->backend = &fake_backend;
-    p->clock = fake_clock;
+    msdu_ctx *p = (msdu_ctx *)ctx;
+    p->job.backend = &fake_backend;
+    p->job.clock = fake_clock;
     desc.name = "w";
     desc.count = count;
     desc.dtype = dtype;
     desc.parameter = desc.gradient = memory;
     ck_assert_int_eq(msdu_tensor_add(ctx, &desc, NULL), MSDU_OK);
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
-    msdu__worker_stop(&p->worker);
-    for (uint32_t i = 0; i < p->interval_args.wire_count; i++) {
-        const msdu__interval_wire *wire = &p->interval_args.wires[i];
+    msdu__worker_stop(&p->hand.worker);
+    for (uint32_t i = 0; i < p->job.interval_args.wire_count; i++) {
+        const msdu__interval_wire *wire = &p->job.interval_args.wires[i];
         allowed |= wire->is_allowed || wire->is_allowed_h1 ? 1U << i : 0;
     }
     msdu_destroy(ctx);
@@ -375,14 +377,14 @@ START_TEST(slices_start_as_overlap_says)
 {
     fake_reset();
     rig *r = mode_rig(0);
-    r->p->settings.overlap = _i == 0 ? MSDU__OVERLAP_BACKWARD : MSDU__OVERLAP_BLOCKING;
+    r->p->job.settings.overlap = _i == 0 ? MSDU__OVERLAP_BACKWARD : MSDU__OVERLAP_BLOCKING;
     ck_assert_int_eq(rig_start(r), MSDU_OK);
     uint64_t starts = fake.starts;
     fill(r, 0);
     for (uint32_t t = TENSORS; t-- > 0;) {
         ck_assert_uint_eq(fake.starts > starts, _i == 0 && t < TENSORS - 1);
         ck_assert_int_eq(msdu_tensor_ready(r->ctx, t, MSDU_GRADIENT), MSDU_OK);
-        (void)msdu__pipeline_advance(r->p);
+        (void)msdu__engine_advance(&r->p->engine);
     }
     ck_assert_uint_gt(fake.starts, starts);
     pump(r);
@@ -401,7 +403,7 @@ START_TEST(gradients_wait_for_the_control_message)
         ck_assert_int_eq(msdu_tensor_ready(r->ctx, t, MSDU_GRADIENT), MSDU_OK);
     }
     for (int i = 0; i < 50; i++) {
-        (void)msdu__pipeline_advance(r->p);
+        (void)msdu__engine_advance(&r->p->engine);
     }
     ck_assert(is_any_busy(r->p));
     fake.is_stuck[MSDU_OP_ALLGATHER] = false;
@@ -427,12 +429,12 @@ START_TEST(operations_that_never_end_time_out)
         ck_assert_int_eq(msdu_tensor_ready(r->ctx, t, MSDU_GRADIENT), MSDU_OK);
     }
     for (int i = 0; i < 10; i++) {
-        ck_assert_uint_lt(msdu__pipeline_advance(r->p), UINT64_MAX);
+        ck_assert_uint_lt(msdu__engine_advance(&r->p->engine), UINT64_MAX);
     }
-    ck_assert_int_eq(atomic_load(&r->p->status), MSDU_OK);
+    ck_assert_int_eq((int)msdu__handover_status(&r->p->hand), MSDU_OK);
     atomic_fetch_add(&fake.now_ns, 7000000000U);
     for (int i = 0; i < 10; i++) {
-        (void)msdu__pipeline_advance(r->p);
+        (void)msdu__engine_advance(&r->p->engine);
     }
     ck_assert_int_eq(msdu_tensor_wait(r->ctx, 0, MSDU_GRADIENT), MSDU_ERR_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(msdu_last_error(), "1000"));
@@ -447,14 +449,14 @@ START_TEST(a_plan_that_never_comes_times_out)
     rig *r = mode_rig(0);
     ck_assert_int_eq(rig_start(r), MSDU_OK);
     fake.is_stuck[MSDU_OP_BROADCAST] = true;
-    r->p->fragments[0].wants_plan = true; /* as if measured times had moved */
+    r->p->engine.fragments[0].order.is_wanted = true; /* as if measured times had moved */
     ck_assert_int_eq(rig_step(r, 0), MSDU_OK);
-    ck_assert_ptr_nonnull(r->p->fragments[0].plan_req);
+    ck_assert_ptr_nonnull(r->p->engine.fragments[0].order.req);
     ck_assert(!is_any_busy(r->p));
-    ck_assert_uint_lt(msdu__pipeline_advance(r->p), UINT64_MAX);
+    ck_assert_uint_lt(msdu__engine_advance(&r->p->engine), UINT64_MAX);
     atomic_fetch_add(&fake.now_ns, _i == 0 ? 5000000000U : 7000000000U); /* 1 s and the grace */
-    (void)msdu__pipeline_advance(r->p);
-    ck_assert_int_eq(atomic_load(&r->p->status), _i == 0 ? MSDU_OK : MSDU_ERR_TIMEOUT);
+    (void)msdu__engine_advance(&r->p->engine);
+    ck_assert_int_eq((int)msdu__handover_status(&r->p->hand), _i == 0 ? MSDU_OK : MSDU_ERR_TIMEOUT);
     if (_i > 0) {
         ck_assert_int_eq(msdu_step(r->ctx), MSDU_ERR_TIMEOUT);
         ck_assert_ptr_nonnull(

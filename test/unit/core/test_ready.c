@@ -13,17 +13,30 @@
 static msdu__ready queue;
 static uint32_t each; /* values of one producer */
 
+static bool push(uint64_t number)
+{
+    return msdu__ready_push(&queue, &(msdu__event){.number = number});
+}
+
+static bool peek(uint32_t *number_out)
+{
+    msdu__event event;
+    bool is_there = msdu__ready_peek(&queue, &event);
+    *number_out = is_there ? (uint32_t)event.number : *number_out;
+    return is_there;
+}
+
 static void fill(uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        ck_assert(msdu__ready_push(&queue, i));
+        ck_assert(push(i));
     }
 }
 
 static void take(uint32_t expected)
 {
     uint32_t value = 0;
-    ck_assert(msdu__ready_peek(&queue, &value));
+    ck_assert(peek(&value));
     ck_assert_uint_eq(value, expected);
     msdu__ready_pop(&queue);
 }
@@ -32,13 +45,13 @@ START_TEST(values_come_out_in_order)
 {
     uint32_t value = 0;
     ck_assert(msdu__ready_init(&queue, 8));
-    ck_assert(!msdu__ready_peek(&queue, &value));
+    ck_assert(!peek(&value));
     for (uint32_t turn = 0; turn < 5; turn++) { /* over the end of the ring */
         fill(5);
         for (uint32_t i = 0; i < 5; i++) {
             take(i);
         }
-        ck_assert(!msdu__ready_peek(&queue, &value));
+        ck_assert(!peek(&value));
     }
     msdu__ready_free(&queue);
 }
@@ -49,8 +62,8 @@ START_TEST(looking_does_not_take)
     ck_assert(msdu__ready_init(&queue, 4));
     fill(2);
     uint32_t value = 9;
-    ck_assert(msdu__ready_peek(&queue, &value));
-    ck_assert(msdu__ready_peek(&queue, &value));
+    ck_assert(peek(&value));
+    ck_assert(peek(&value));
     ck_assert_uint_eq(value, 0);
     take(0);
     take(1);
@@ -62,15 +75,15 @@ START_TEST(holds_what_was_asked_for_and_refuses_more)
 {
     uint32_t held = 0;
     ck_assert(msdu__ready_init(&queue, (uint32_t)_i));
-    while (msdu__ready_push(&queue, held)) {
+    while (push(held)) {
         held++;
         ck_assert_uint_le(held, 64);
     }
     ck_assert_uint_ge(held, (unsigned)_i);
-    ck_assert(!msdu__ready_push(&queue, held));
+    ck_assert(!push(held));
     take(0);
-    ck_assert(msdu__ready_push(&queue, held));
-    ck_assert(!msdu__ready_push(&queue, held + 1));
+    ck_assert(push(held));
+    ck_assert(!push(held + 1));
     for (uint32_t i = 1; i <= held; i++) {
         take(i);
     }
@@ -83,7 +96,7 @@ static void *produce(void *argument)
 {
     uint32_t producer = *(const uint32_t *)argument;
     for (uint32_t i = 0; i < each; i++) {
-        while (!msdu__ready_push(&queue, producer << 24 | i)) {
+        while (!push(producer << 24 | i)) {
             sched_yield();
         }
     }
@@ -105,7 +118,7 @@ START_TEST(many_producers_lose_nothing_and_keep_their_order)
     }
     for (uint32_t taken = 0; taken < PRODUCERS * each; taken++) {
         uint32_t value = 0;
-        while (!msdu__ready_peek(&queue, &value)) {
+        while (!peek(&value)) {
             sched_yield();
         }
         msdu__ready_pop(&queue);
@@ -119,7 +132,7 @@ START_TEST(many_producers_lose_nothing_and_keep_their_order)
     }
     uint32_t value = 0;
     ck_assert_uint_eq(disorder, 0);
-    ck_assert(!msdu__ready_peek(&queue, &value));
+    ck_assert(!peek(&value));
     msdu__ready_free(&queue);
 }
 END_TEST

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "caller/caller.h"
+#include "api/context.h"
+#include "core/tune.h"
 #include "ranks.h"
 #include "reference.h"
 #include "state_kit.h"
@@ -32,12 +33,12 @@ static const msdu__tuning tunings[] = {
 /* As msdu__reslice_due() does it, between two steps. */
 static void cut(ranks_self *self, msdu__tuning tuning)
 {
-    msdu__pipeline *p = (msdu__pipeline *)self->ctx;
-    if (!p->may_cut || !p->is_gradient) {
+    msdu_ctx *p = self->ctx;
+    if (!p->model.recut.may_cut || !p->caller.is_gradient) {
         return;
     }
     /* what the tuner chooses itself comes between */
-    msdu_status status = msdu__reslice_to(p, tuning);
+    msdu_status status = msdu__reslice_to(&p->caller, tuning);
     self->status = self->status == MSDU_OK ? status : self->status;
 }
 
@@ -90,24 +91,25 @@ END_TEST
 /* --- error feedback --- */
 
 /* What this rank still owes to each element: its own part, and the mean's as an owner. */
-static void owed(const msdu__pipeline *p, double *out)
+static void owed(const msdu_ctx *p, double *out)
 {
     uint64_t first[MODEL_COUNT] = {0};
     for (uint32_t t = 1; t < MODEL_COUNT; t++) {
         first[t] = first[t - 1] + model[t - 1].count;
     }
-    for (uint32_t slice = 0; slice < p->slice_bound; slice++) {
-        const msdu__slice *cut_at = &p->slicing.slices[slice];
-        const msdu__run *run = &p->runs[slice];
+    for (uint32_t slice = 0; slice < p->model.slice_bound; slice++) {
+        const msdu__slice *cut_at = &p->model.slicing.slices[slice];
+        const msdu__run *run = &p->engine.runs[slice];
         uint64_t at = 0;
         for (uint32_t i = 0; i < cut_at->segments; i++) {
-            const msdu__segment *part = &p->slicing.segments[cut_at->first_segment + i];
+            const msdu__segment *part = &p->model.slicing.segments[cut_at->first_segment + i];
             for (uint64_t k = 0; k < part->count; k++, at++) {
-                uint64_t own = at - run->share_start[p->rank];
-                bool is_own = at >= run->share_start[p->rank] && own < run->share_count[p->rank];
+                uint64_t own = at - run->share_start[p->job.rank];
+                bool is_own =
+                    at >= run->share_start[p->job.rank] && own < run->share_count[p->job.rank];
                 double held = run->has_residual ? (double)run->residual[at] : 0;
                 held += run->has_residual && is_own
-                            ? (double)p->ranks * (double)run->owner_residual[own]
+                            ? (double)p->job.ranks * (double)run->owner_residual[own]
                             : 0;
                 out[first[part->tensor] + part->offset + k] = held;
             }
@@ -126,9 +128,9 @@ static void cut_and_compare(ranks_self *self, int step)
     double *before = calloc(self->elements, sizeof(*before));
     double *after = calloc(self->elements, sizeof(*after));
     if (step % 3 == 2 && before != NULL && after != NULL) {
-        owed((const msdu__pipeline *)self->ctx, before);
+        owed(self->ctx, before);
         cut(self, tunings[(size_t)(step / 3) % TUNINGS]);
-        owed((const msdu__pipeline *)self->ctx, after);
+        owed(self->ctx, after);
     }
     for (uint64_t i = 0; before != NULL && after != NULL && i < self->elements; i++) {
         double off = before[i] - after[i];
@@ -195,14 +197,14 @@ END_TEST
 static void load_damaged(ranks_self *self)
 {
     const kit_save *save = self->job->user;
-    const msdu__pipeline *p = (const msdu__pipeline *)self->ctx;
+    const msdu_ctx *p = self->ctx;
     const kit_rank *in = &save->rank[self->rank];
     unsigned char *copy = malloc(in->bytes);
-    uint64_t first = p->tuning.slice_bytes;
+    uint64_t first = p->model.tuning.slice_bytes;
     memcpy(copy, in->state, in->bytes);
     copy[in->bytes / 2] ^= self->rank == 1 ? 1 : 0; /* the others find nothing wrong */
     bool is_refused = msdu_state_set(self->ctx, copy, in->bytes) != MSDU_OK;
-    if (!is_refused || p->tuning.slice_bytes != first || first == tunings[0].slice_bytes) {
+    if (!is_refused || p->model.tuning.slice_bytes != first || first == tunings[0].slice_bytes) {
         self->status = MSDU_ERR_STATE;
     }
     free(copy);
@@ -281,30 +283,35 @@ START_TEST(narrow_rounds_go_by_the_bytes_that_they_send)
         {MSDU__WIRE_FLOAT16, 512 * KIB},  {MSDU__WIRE_INT8, 1024 * KIB},
         {MSDU__WIRE_FLOAT32, 256 * KIB},
     };
-    static msdu__pipeline p;
+    static msdu__job job;
+    static msdu__model its_model;
+    static msdu__handover hand;
+    static msdu__engine e = {.job = &job, .model = &its_model, .hand = &hand};
     static msdu__tensor tensor = {.count = 40U << 18, .dtype = MSDU_FLOAT32};
-    msdu__fragment f = {.opened = 1, .slice_count = 40, .round.is_gradient = true};
+    msdu__fragment *f = &e.fragments[0];
+    *f = (msdu__fragment){.opened = 1, .slice_count = 40, .round.is_gradient = true};
     msdu__round_stats stats = {.round_bytes = 1 << 20, .link_ns = 90000000};
-    p.is_tuned = p.is_recut = true;
-    p.tensors = &tensor;
-    p.tensor_count = 1;
-    p.fragment_count = 1;
-    p.settings.wire_block = 256;
-    p.tuning_first = (msdu__tuning){.slice_bytes = 256 * KIB, .window = 4, .lanes = 2};
-    p.tuning = (msdu__tuning){.slice_bytes = 64 * KIB, .window = 8, .lanes = 2};
-    p.tuner_args = (msdu__tuner_args){.model_bytes = 40U << 20,
-                                      .latency_ns = 1e6,
-                                      .slice_least = 32 * KIB,
-                                      .slice_most = 4096 * KIB,
-                                      .window_least = 4,
-                                      .window_most = 8};
-    msdu__tuner_begin(&p.tuner, p.tuning);
+    its_model.recut.is_tuned = its_model.recut.is_recut = true;
+    its_model.tensors = &tensor;
+    its_model.tensor_count = 1;
+    its_model.fragment_count = 1;
+    job.settings.wire_block = 256;
+    its_model.recut.first = (msdu__tuning){.slice_bytes = 256 * KIB, .window = 4, .lanes = 2};
+    its_model.tuning = (msdu__tuning){.slice_bytes = 64 * KIB, .window = 8, .lanes = 2};
+    its_model.recut.args = (msdu__tuner_args){.model_bytes = 40U << 20,
+                                              .latency_ns = 1e6,
+                                              .slice_least = 32 * KIB,
+                                              .slice_most = 4096 * KIB,
+                                              .window_least = 4,
+                                              .window_most = 8};
+    msdu__tuner_begin(&e.tuner, its_model.tuning);
     for (size_t i = 0; i < sizeof(rounds) / sizeof(rounds[0]); i++) {
         for (int again = 0; again < 12; again++) { /* nothing is measured */
             stats.wire = rounds[i].wire;
-            msdu__tune_hear(&p, &f, &stats);
-            ck_assert_uint_eq(f.tunings[0].slice_bytes, rounds[i].slice_bytes);
-            ck_assert_uint_eq(f.tunings[0].window, 4);
+            msdu__tune_hear(&e, f, &stats);
+            ck_assert_uint_eq(hand.fragments[0].answers[0].tuning.slice_bytes,
+                              rounds[i].slice_bytes);
+            ck_assert_uint_eq(hand.fragments[0].answers[0].tuning.window, 4);
         }
     }
 }
@@ -356,7 +363,7 @@ static const msdu__policy scripted = {.name = "scripted", .help = "by round", .d
 /* The communication thread decides only after the first announcement. */
 static void take_script(ranks_self *self)
 {
-    ((msdu__pipeline *)self->ctx)->policy = &scripted;
+    self->ctx->job.policy = &scripted;
 }
 
 typedef struct cuts {
@@ -366,7 +373,7 @@ typedef struct cuts {
 static void note_cut(ranks_self *self, int step)
 {
     cuts *seen = self->job->user;
-    seen->slice_bytes[self->rank][step] = ((const msdu__pipeline *)self->ctx)->tuning.slice_bytes;
+    seen->slice_bytes[self->rank][step] = self->ctx->model.tuning.slice_bytes;
 }
 
 /* The wire of a step is decided two steps before, and its cut a step after it was heard. */
@@ -426,7 +433,7 @@ static const msdu__policy listening = {.name = "listening", .help = "counts", .d
 
 static void take_listening(ranks_self *self)
 {
-    ((msdu__pipeline *)self->ctx)->policy = &listening;
+    self->ctx->job.policy = &listening;
 }
 
 START_TEST(a_policy_is_told_which_rounds_try_sizes)

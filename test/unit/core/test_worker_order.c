@@ -47,7 +47,7 @@ static struct {
 static void other_thread(void)
 {
     if (!order.is_set && order.looks >= order.stop_at) {
-        atomic_store_explicit(&order.worker.is_stopping, true, memory_order_seq_cst);
+        atomic_store_explicit(&order.worker.is_stopping.value, true, memory_order_seq_cst);
         order.is_set = true;
     }
     if (!order.is_kicked && order.looks >= order.kick_at) {

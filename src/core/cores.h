@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that take turns on cores. */
+#ifndef MSDU_CORES_H
+#define MSDU_CORES_H
+
+#include "engine.h"
+
+/* Of what the owner waited since the last control message of `f`, at most: what left a core of this
+ * host idle. Communication thread; once for each message. */
+double msdu__cores_alone(const msdu__engine *e, msdu__fragment *f, double waited_ns);
+/* How long the calling thread was ready to run and waited for a core, since it began; 0: not told.
+ */
+uint64_t msdu__cores_queued_ns(void);
+uint64_t msdu__cores_thread_ns(void); /* processor time of the calling thread */
+
+typedef struct msdu__place_name {
+    uint64_t host; /* 0: not known */
+    uint64_t process;
+} msdu__place_name;
+msdu__place_name msdu__cores_name(void); /* of the calling process */
+/* From the names of all ranks: do those of this host outnumber its cores? */
+void msdu__cores_count(msdu__engine *e, const msdu__place_name *names);
+/* Of a time, in which a hypervisor had taken at least one of the cores, if each by itself: ranks on
+ * the others wait for the one that was to run there. `stolen_ns`: from all cores. */
+double msdu__cores_halted_ns(long cores, double time_ns, double stolen_ns);
+
+#endif

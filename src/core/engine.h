@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The progress engine: ready -> capture -> plan -> start/test -> correct, one step at a time. All
+ * of it is the communication thread's; before that runs, and after it has stood still, whoever
+ * starts or ends the context may use it.
+ */
+#ifndef MSDU_ENGINE_H
+#define MSDU_ENGINE_H
+
+#include "fragment.h"
+#include "handover.h"
+#include "slice.h"
+#include "slicer/plan.h"
+
+#define MSDU__WINDOW_MAX   64
+#define MSDU__WINDOW_AUTO  4 /* where nothing is measured */
+#define MSDU__WINDOW_TUNED 8 /* the tuner may go so far */
+#define MSDU__LANES_MAX    8
+#define MSDU__SMOOTH       0.2 /* weight of the newest measurement in running means */
+
+/* Slices in issue order, a ring. Positions count since the start. */
+typedef struct msdu__queue {
+    uint32_t *slices;
+    uint64_t mask;
+    uint64_t tail;
+    uint64_t first;  /* next to start */
+    uint64_t second; /* next whose all-gather may start */
+    uint64_t oldest; /* oldest not reduced */
+} msdu__queue;
+
+/* Time on the link, as measured. */
+typedef struct msdu__link {
+    uint32_t in_flight;
+    uint64_t flight_began_ns;
+    double now_ns; /* of the present round */
+    double last_ns;
+    uint64_t queued_ns;    /* the thread's time on a run queue, when the latest round ended; 0: none
+                              did */
+    double last_queued_ns; /* of that round */
+    double latency_ns;
+} msdu__link;
+
+/* For replan.c. */
+typedef struct msdu__plan_scratch {
+    msdu__plan_item *items;
+    uint32_t *marks;
+    uint64_t *ends;
+} msdu__plan_scratch;
+
+/* Trace and metrics. */
+typedef struct msdu__files {
+    char metrics_path[MSDU__SETTING_BYTES];
+    uint64_t metrics_due_ns;
+    msdu__trace *trace;
+} msdu__files;
+
+typedef struct msdu__engine {
+    msdu__job *job;     /* written before the start only */
+    msdu__model *model; /* likewise, and where slices are cut anew */
+    msdu__handover *hand;
+    msdu__run *runs;     /* by slice */
+    msdu_sums *captured; /* sums of kernels by segment, as the capture found them */
+    msdu_sums *applied;  /* and as the correction did */
+    msdu__slot slots[MSDU__WINDOW_MAX];
+    msdu__fragment fragments[MSDU__FRAGMENTS_MAX];
+    uint32_t active[MSDU__FRAGMENTS_MAX]; /* open fragments in order of opening */
+    uint32_t active_count;
+    bool slices_are_whole; /* one fragment holds all slices (gradient domain) */
+    msdu__queue queue;
+    msdu__link link;
+    uint64_t lane_sequence[2 * MSDU__LANES_MAX + 2];
+    msdu__interval_state interval_state;
+    msdu__decision decision; /* the latest */
+    msdu__tuner tuner;
+    bool is_narrowed;         /* a narrow round was heard: cuts are the wire's, and not measured */
+    uint64_t *control_shares; /* sizeof(msdu__control) for every rank */
+    msdu__files files;
+    double norm_average;   /* clip: running norm of the mean pseudo-gradient */
+    bool waits_for_device; /* a mark was not reached when last looked at */
+    uint64_t backoff_ns;   /* backends that cannot notify */
+    msdu__plan_scratch scratch;
+    msdu__correct_args correct_args;
+} msdu__engine;
+
+static inline uint64_t msdu__engine_now(const msdu__engine *e)
+{
+    return msdu__job_now(e->job);
+}
+
+/* Control messages have a lane of their own, behind those of both phases of slices; plans the next.
+ */
+static inline uint32_t msdu__control_lane(const msdu__engine *e)
+{
+    return (uint32_t)(2 * e->job->settings.lanes);
+}
+
+/* Where tensors and slices are. */
+static inline uint32_t msdu__place(const msdu__job *job)
+{
+    return job->device != NULL ? MSDU_PLACE_DEVICE : MSDU_PLACE_HOST;
+}
+
+/* Slices of the fragment in whose round a slice is at present. */
+static inline msdu__fragment *msdu__engine_fragment(msdu__engine *e, uint32_t slice)
+{
+    return &e->fragments[msdu__fragment_of(e->model, slice, e->slices_are_whole)];
+}
+
+/* Where the two threads meet for a round of this fragment. */
+static inline msdu__mailbox *msdu__engine_mailbox(msdu__engine *e, const msdu__fragment *f)
+{
+    return &e->hand->fragments[f - e->fragments];
+}
+
+/* The answer to the round that is open. */
+static inline msdu__answer *msdu__engine_answer(msdu__engine *e, const msdu__fragment *f)
+{
+    return &msdu__engine_mailbox(e, f)->answers[(f->opened - 1) & 1];
+}
+
+/* --- engine.c --- */
+/* Start one backend operation on a lane. */
+msdu_status msdu__engine_start(msdu__engine *e, msdu_op *op, uint32_t lane, msdu_req **req_out);
+/* ERR_TIMEOUT with text if an operation started then is past the deadline, else IN_PROGRESS. A
+ * backend that knows the cause said so before; this is the last resort. */
+msdu_status msdu__engine_overdue(msdu__engine *e, uint64_t since_ns, const char *what);
+/* Give a slice back to its tensors' users. */
+void msdu__engine_release(msdu__engine *e, uint32_t slice, msdu_what what);
+
+#endif

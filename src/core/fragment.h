@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is synchronized together: all slices, or one P-th of them (overlap streamed). Its round and
+ * its messages are the communication thread's; what the API thread schedules is in
+ * caller/caller.h, what the two hand over in handover.h.
+ */
+#ifndef MSDU_FRAGMENT_H
+#define MSDU_FRAGMENT_H
+
+#include "handover.h"
+#include "interval/sketch.h"
+
+/* What a rank says about a round; all-gathered as doubles, equal layout on all ranks. */
+typedef struct msdu__control {
+    double bad_tensor; /* 1 + tensor with a non-finite value, 0: none */
+    double local_sq;
+    double weight_sq;
+    double residual_sq;
+    double step_ns;
+    double link_ns;
+    double latency_ns;
+    double wait_ns;   /* the API thread's, since the message before */
+    double alone_ns;  /* of that, at most: no other rank computed on this rank's cores */
+    double queued_ns; /* in the round of link_ns the communication thread waited for a core */
+    double loss;      /* NaN: not told */
+    double lr;
+    double wants_plan; /* rank 0: the order shall be renewed after this round */
+    double weight;     /* of this rank in the mean */
+    double is_absent;  /* 1: this rank has no more input (msdu_join) */
+    double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
+    double hash[2];    /* likewise of the parameters that were captured, see is_told() in control.c;
+                          0: not told */
+    float sketch[MSDU__SKETCH]; /* of what was captured, before quantization */
+} msdu__control;
+
+typedef enum msdu__fragment_state {
+    MSDU__FRAGMENT_IDLE,
+    MSDU__FRAGMENT_OPEN,
+    MSDU__FRAGMENT_FAILED,
+} msdu__fragment_state;
+
+/* The control messages of a round. */
+typedef struct msdu__messages {
+    bool is_issued;
+    bool is_done;
+    msdu_req *req;
+    uint64_t issued_ns;
+    msdu__control *of; /* one per rank */
+} msdu__messages;
+
+/* The order in which slices are sent, and the next one on its way from rank 0. */
+typedef struct msdu__order {
+    uint32_t *plan; /* indices into members */
+    uint64_t hash;
+    uint32_t *next; /* being received */
+    msdu_req *req;
+    uint64_t issued_ns;
+    bool is_wanted; /* rank 0 */
+} msdu__order;
+
+/* When the last control message left. */
+typedef struct msdu__last_message {
+    uint64_t blocked_ns;   /* that the API thread had waited */
+    uint64_t told_ns;      /* time; 0: no message left yet */
+    uint64_t computing_ns; /* processor time of this process */
+    uint64_t stolen_ns;    /* time that a hypervisor took from all cores */
+} msdu__last_message;
+
+typedef struct msdu__fragment {
+    msdu__fragment_state state;
+    uint64_t opened; /* rounds opened */
+    int link_wire;   /* format of the round before, whose time on the link is told */
+    msdu__round round;
+    msdu__contribution contribution; /* since the first slice of the round was captured */
+    bool may_apply;
+    uint32_t slice_count;
+    uint32_t *members; /* its slices, as the slicer ordered them */
+    msdu__order order;
+    uint64_t queue_begin; /* positions of its slices in the queue: begin .. begin + slice_count */
+    uint32_t captured;
+    uint32_t issued;
+    uint32_t reduced;
+    msdu__sums sums;
+    uint32_t bad_tensor;
+    uint64_t mark;   /* kernels that the control message, or the end of the round, waits for */
+    bool is_marked;  /* `mark` is of the present wait */
+    bool is_applied; /* the kernels that apply the means were launched */
+    bool is_skipped; /* gradients of this round are dropped on all ranks (check_finite skip) */
+    bool is_passed;  /* some of them are NaN on all ranks, as the trainer wants it (pass) */
+    bool is_void;    /* all weights are 0: nothing changes */
+    double scale;    /* ranks / sum of weights; 1: the mean needs no more than 1 / ranks */
+    double residual_sq;
+    double mean_sq;
+    float sketch[MSDU__SKETCH];
+    uint64_t bytes;
+    uint64_t opened_ns;
+    msdu__messages control;
+    msdu__last_message last;
+} msdu__fragment;
+
+#endif

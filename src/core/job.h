@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What does not change once ranks have met: settings, backend, this rank's place, and what follows
+ * from them. Both threads read it; only msdu_create() and msdu_start() write.
+ */
+#ifndef MSDU_JOB_H
+#define MSDU_JOB_H
+
+#include "base/base.h"
+#include "config/config.h"
+#include "correct/correct.h"
+#include "interval/interval.h"
+#include "wire/wire.h"
+
+typedef struct msdu__job {
+    msdu__settings settings;
+    msdu__log log;
+    msdu__clock_fn clock;
+    void *clock_user;
+    const msdu_backend *backend;
+    msdu_host host;
+    msdu_comm *comm;           /* NULL: the group was not joined */
+    const msdu_device *device; /* where tensors are; NULL: host memory */
+    int32_t rank;
+    int32_t ranks;
+    long cores;        /* of this host */
+    double core_share; /* cores of this host for each process where ranks outnumber them, else 0 */
+    bool is_accumulated;   /* domain accumulated */
+    bool starts_gradients; /* the first step is in the gradient domain */
+    bool starts_local;     /* or in the parameter domain */
+    msdu__chain chain;
+    msdu__chain mean_chain; /* of rounds that are exact */
+    const msdu__policy *policy;
+    msdu__interval_args interval_args;
+} msdu__job;
+
+uint64_t msdu__job_now(const msdu__job *job);
+
+/* --- derive.c --- */
+/* Policy, correction and their arguments from the settings; fields that depend on tensors are set
+ * at the start. */
+msdu_status msdu__derive(msdu__job *job, msdu__correct_args *correct_out);
+/* Formats, and which of them wire auto may choose. round_bytes: by format, sent in a round as
+ * slices are cut, so that only those count that send less; NULL: nothing is cut. */
+void msdu__derive_wires(msdu__job *job, const uint64_t *round_bytes);
+
+#endif

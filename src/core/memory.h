@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of a context, of the host and of a device; all of it is freed together. */
+#ifndef MSDU_MEMORY_H
+#define MSDU_MEMORY_H
+
+#include "engine.h"
+
+/* Zeroed memory, aligned to 64 bytes, freed by msdu__memory_free(); NULL if there is none. Pages
+ * are touched on first use only. */
+void *msdu__memory_block(msdu__engine *e, uint64_t bytes);
+void msdu__memory_free(msdu__engine *e);
+/* Likewise where the tensors are; freed by msdu__memory_release(), before the group is left. */
+void *msdu__memory_slices(msdu__engine *e, uint64_t bytes);
+/* Likewise for what passes find: the host's, and within the device's reach. */
+void *msdu__memory_shared(msdu__engine *e, uint64_t bytes);
+/* Likewise for what narrow slices are sent from and received into. */
+msdu_status msdu__memory_exchange(msdu__engine *e, uint64_t bytes, char **out);
+void msdu__memory_release(msdu__engine *e);
+msdu_status msdu__memory_none(const msdu__engine *e, const char *what);
+
+#endif

@@ -115,7 +115,7 @@ msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id, msdu_apart *apart_out)
     if (status != MSDU_OK) {
         return status;
     }
-    apart_out->lr = msdu__real_get(&c->hand->reports.lr);
+    apart_out->lr = msdu__number_get(&c->hand->reports.lr);
     apart_out->mu = c->job->settings.momentum;
     apart_out->dampening = c->job->settings.dampening;
     apart_out->weight_decay = c->job->settings.weight_decay;

@@ -157,7 +157,7 @@ msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: lr %g is not a finite number >= 0",
                           ctx->job.rank, lr);
     }
-    msdu__real_set(&ctx->hand.reports.lr, lr);
+    msdu__number_set(&ctx->hand.reports.lr, lr);
     return MSDU_OK;
 }
 
@@ -197,7 +197,7 @@ msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
     if (!isfinite(loss)) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: loss %g is not finite", ctx->job.rank, loss);
     }
-    msdu__real_set(&ctx->hand.reports.loss, loss);
+    msdu__number_set(&ctx->hand.reports.loss, loss);
     return MSDU_OK;
 }
 

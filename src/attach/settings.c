@@ -4,10 +4,11 @@
 
 #include <ctype.h>
 #include <fnmatch.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/cell.h"
 
 void msdu__attach_stride_part(int rank, int place, double sums_out[MSDU__STRIDE_SUMS])
 {
@@ -150,16 +151,16 @@ static const char *list_of(const char *name)
     return list != NULL && *list != '\0' ? list : NULL;
 }
 
-static atomic_bool is_bad; /* read at every reduction */
+static msdu__flag is_bad; /* read at every reduction */
 
 void msdu__attach_set_bad(bool is_found)
 {
-    atomic_store_explicit(&is_bad, is_found, memory_order_relaxed);
+    msdu__flag_set(&is_bad, is_found);
 }
 
 bool msdu__attach_is_allowed(const msdu__attach_facts *facts)
 {
-    if (atomic_load_explicit(&is_bad, memory_order_relaxed)) {
+    if (msdu__flag_get(&is_bad)) {
         return false;
     }
     const char *bad = NULL;

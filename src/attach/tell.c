@@ -2,17 +2,17 @@
 #include "tell.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
+#include "base/cell.h"
 #include "settings.h"
 
 void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm)
 {
-    static atomic_flag was_told = ATOMIC_FLAG_INIT;
+    static msdu__flag was_told;
     char text[512];
     if (msdu__attach_has_bad_setting(comm, text, sizeof(text)) &&
-        !atomic_flag_test_and_set(&was_told)) {
+        !msdu__flag_swap(&was_told, true)) {
         (void)fprintf(stderr, "msdu: rank %d: nothing is attached: %s\n", rank, text);
     }
 }

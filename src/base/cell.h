@@ -43,16 +43,16 @@ static inline void msdu__cell_mark(msdu__cell *cell, uint64_t bits)
     atomic_fetch_or(&cell->value, bits);
 }
 
-typedef struct msdu__real {
+typedef struct msdu__number {
     _Atomic double value;
-} msdu__real;
+} msdu__number;
 
-static inline double msdu__real_get(const msdu__real *cell)
+static inline double msdu__number_get(const msdu__number *cell)
 {
     return atomic_load(&cell->value);
 }
 
-static inline void msdu__real_set(msdu__real *cell, double value)
+static inline void msdu__number_set(msdu__number *cell, double value)
 {
     atomic_store(&cell->value, value);
 }

@@ -194,12 +194,12 @@ static void note_step_time(msdu__caller *c)
 {
     uint64_t now = msdu__job_now(c->job);
     double spent = (double)(now - c->step_began_ns) - (double)c->step_blocked_ns;
-    double smoothed = msdu__real_get(&c->hand->reports.step_ns);
+    double smoothed = msdu__number_get(&c->hand->reports.step_ns);
     double weight = c->step < 2 ? 1.0 : MSDU__SMOOTH; /* the first step warms caches up */
     if (c->is_absent || (c->is_resumed && c->step == c->resumed_step)) {
         weight = 0.0; /* a step without input takes no time; the first after a resume warms up */
     }
-    msdu__real_set(&c->hand->reports.step_ns, smoothed + weight * (spent - smoothed));
+    msdu__number_set(&c->hand->reports.step_ns, smoothed + weight * (spent - smoothed));
     c->step_blocked_ns = 0;
     c->step_began_ns = now;
     msdu__cell_set(&c->hand->reports.step_start_ns, now);

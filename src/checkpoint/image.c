@@ -94,10 +94,10 @@ void msdu__image_take(const msdu__caller *caller, msdu__image *image)
         .is_deferred = caller->is_deferred,
         .is_first_call = msdu__flag_get(&caller->hand->reports.is_first_call),
         .was_uneven = caller->was_uneven,
-        .lr = msdu__real_get(&caller->hand->reports.lr),
-        .loss = msdu__real_get(&caller->hand->reports.loss),
+        .lr = msdu__number_get(&caller->hand->reports.lr),
+        .loss = msdu__number_get(&caller->hand->reports.loss),
         .weight = caller->weight,
-        .step_ns = msdu__real_get(&caller->hand->reports.step_ns),
+        .step_ns = msdu__number_get(&caller->hand->reports.step_ns),
         .link_ns = caller->engine->link.now_ns,
         .last_link_ns = caller->engine->link.last_ns,
         .latency_ns = caller->engine->link.latency_ns,
@@ -210,10 +210,10 @@ void msdu__image_give(msdu__caller *caller, const msdu__image *image)
     msdu__cell_set(&caller->hand->reports.step_count, image->step);
     msdu__flag_set(&caller->hand->reports.is_first_call, image->is_first_call);
     caller->was_uneven = image->was_uneven;
-    msdu__real_set(&caller->hand->reports.lr, image->lr);
-    msdu__real_set(&caller->hand->reports.loss, image->loss);
+    msdu__number_set(&caller->hand->reports.lr, image->lr);
+    msdu__number_set(&caller->hand->reports.loss, image->loss);
     caller->weight = image->weight;
-    msdu__real_set(&caller->hand->reports.step_ns, image->step_ns);
+    msdu__number_set(&caller->hand->reports.step_ns, image->step_ns);
     caller->engine->link.now_ns = image->link_ns;
     caller->engine->link.last_ns = image->last_link_ns;
     caller->engine->link.latency_ns = image->latency_ns;

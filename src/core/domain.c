@@ -138,7 +138,7 @@ static msdu_pass arrays_of(const msdu__engine *e, const msdu__fragment *f, uint3
 static msdu__recursion_args recursion_args(msdu__engine *e)
 {
     return (msdu__recursion_args){
-        .lr = msdu__real_get(&e->hand->reports.lr),
+        .lr = msdu__number_get(&e->hand->reports.lr),
         .momentum = e->job->settings.momentum,
         .factor = msdu__flag_get(&e->hand->reports.is_first_call)
                       ? 1.0

@@ -28,8 +28,8 @@ void msdu__handover_init(msdu__handover *h, const msdu__job *job, msdu__worker_f
     pthread_mutex_init(&h->lock, NULL);
     msdu__cond_init(&h->changed);
     msdu__worker_init(&h->worker, step, user);
-    msdu__real_set(&h->reports.lr, job->settings.lr);
-    msdu__real_set(&h->reports.loss, (double)NAN);
+    msdu__number_set(&h->reports.lr, job->settings.lr);
+    msdu__number_set(&h->reports.loss, (double)NAN);
     msdu__flag_set(&h->reports.is_first_call, true);
     h->summary = (msdu_summary){
         .size = sizeof(msdu_summary),

@@ -69,9 +69,9 @@ typedef struct msdu__reports {
     msdu__cell step_start_ns;
     msdu__cell blocked_ns; /* that the API thread has waited */
     msdu__cell cpu_ns;     /* of the communication thread, when its latest round ended */
-    msdu__real step_ns;    /* smoothed step time without waiting */
-    msdu__real lr;
-    msdu__real loss;
+    msdu__number step_ns;  /* smoothed step time without waiting */
+    msdu__number lr;
+    msdu__number loss;
     msdu__flag is_first_call; /* accumulated domain: dampening starts after the first call */
     msdu__flag is_sequential; /* gradients are waited for one by one: the plan stays */
     msdu__flag is_absent;     /* this rank is inside msdu_join() */

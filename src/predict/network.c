@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#define CONTROL_BYTES 400.0 /* of a rank's control message, src/core/pipeline.h */
+#define CONTROL_BYTES 400.0 /* of a rank's control message, src/core/fragment.h */
 
 const char *msdu__whatif_topology_name(int topology)
 {

@@ -4,7 +4,7 @@
  * link, barriers as the method has them. Deterministic and pure: no I/O, locks, clock, allocation,
  * globals. All ranks are alike, so one stands for all.
  *
- * What is simulated, as src/core/pipeline.c and src/backend/gloo/gloo_lane.cc do it:
+ * What is simulated, as src/core/progress.c and src/backend/gloo/gloo_lane.cc do it:
  *  - The device runs F_1 .. F_L, B_L .. B_1 of every step, one after another.
  *  - A slice is announced when the backward pass of the lowest of its layers has ended, in steps in
  *    which its fragment meets; it is captured once its round is open. A fragment's round opens when

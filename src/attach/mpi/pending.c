@@ -5,17 +5,23 @@
  */
 #include "attach_mpi.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
+
+#include "base/cell.h"
 
 static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf lock */
 static msdu__pending *list;
 static uint32_t list_room;
-static _Atomic uint32_t list_count;
+static msdu__cell list_count;
+
+static uint32_t lists(void)
+{
+    return (uint32_t)msdu__cell_get(&list_count);
+}
 
 bool msdu__pending_is_any(void)
 {
-    return atomic_load_explicit(&list_count, memory_order_acquire) > 0;
+    return msdu__cell_get(&list_count) > 0;
 }
 
 static int query(void *extra, MPI_Status *status)
@@ -43,7 +49,7 @@ static int cancel(void *extra, int is_complete)
 
 static bool make_room(void)
 {
-    if (list_count < list_room) {
+    if (lists() < list_room) {
         return true;
     }
     uint32_t room = list_room == 0 ? 64 : 2 * list_room;
@@ -66,9 +72,9 @@ int msdu__pending_add(const msdu__pending *pending, void *request_out)
     (void)pthread_mutex_lock(&pending_lock);
     bool has_room = make_room();
     if (has_room) {
-        list[list_count] = *pending;
-        list[list_count].request = request;
-        atomic_fetch_add(&list_count, 1);
+        list[lists()] = *pending;
+        list[lists()].request = request;
+        (void)msdu__cell_add(&list_count, 1);
         *(MPI_Request *)request_out = request;
     }
     (void)pthread_mutex_unlock(&pending_lock);
@@ -79,7 +85,7 @@ bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out)
 {
     bool is_found = false;
     (void)pthread_mutex_lock(&pending_lock);
-    for (uint32_t i = 0; i < list_count && !is_found; i++) {
+    for (uint32_t i = 0; i < lists() && !is_found; i++) {
         is_found = list[i].request == request;
         *pending_out = is_found ? list[i] : *pending_out;
     }
@@ -91,11 +97,11 @@ void msdu__pending_complete(MPI_Request request)
 {
     msdu__pending found = {.tag = 0};
     (void)pthread_mutex_lock(&pending_lock);
-    for (uint32_t i = 0; i < list_count; i++) {
+    for (uint32_t i = 0; i < lists(); i++) {
         if (list[i].request == request) {
             found = list[i];
-            list[i] = list[list_count - 1];
-            atomic_fetch_sub(&list_count, 1);
+            list[i] = list[lists() - 1];
+            (void)msdu__cell_add(&list_count, (uint64_t)-1);
             break;
         }
     }

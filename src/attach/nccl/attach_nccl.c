@@ -9,17 +9,17 @@
  */
 #include "attach_nccl.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "attach/tell.h"
+#include "base/cell.h"
 
 static pthread_mutex_t tracks_lock = PTHREAD_MUTEX_INITIALIZER;
 static msdu__track *tracks;
 static bool is_told_at_exit; /* tracks_lock */
-static _Atomic pid_t owner;  /* a child of fork() is not */
+static msdu__cell owner;     /* a child of fork() is not */
 
 /* --- which communicator --- */
 
@@ -35,7 +35,7 @@ static void end_track(msdu__track *track, int how)
 /* Trainers often end without ending NCCL. */
 static void at_exit(void)
 {
-    if (atomic_load(&owner) != getpid()) {
+    if (msdu__cell_get(&owner) != (uint64_t)getpid()) {
         return;
     }
     for (;;) {
@@ -84,7 +84,7 @@ static msdu__track *track_new(const msdu__nccl_call *call)
     fill_track(track, call);
     if (!is_told_at_exit) {
         is_told_at_exit = true;
-        atomic_store(&owner, getpid());
+        msdu__cell_set(&owner, (uint64_t)getpid());
         (void)atexit(at_exit);
     }
     track->next = tracks;
@@ -124,7 +124,7 @@ static void obey(msdu__track *track, const word *told)
 /* With its lock held; NULL: NCCL's own business. */
 static msdu__track *enter(const msdu__nccl_call *call)
 {
-    pid_t pid = atomic_load(&owner);
+    pid_t pid = (pid_t)msdu__cell_get(&owner);
     if (pid != 0 && pid != getpid()) {
         return NULL;
     }
@@ -503,7 +503,7 @@ static int attach_all_reduce(const msdu__nccl_call *call)
 
 static void attach_comm_end(uintptr_t comm, const void *library, int how)
 {
-    if (atomic_load(&owner) != getpid()) {
+    if (msdu__cell_get(&owner) != (uint64_t)getpid()) {
         return;
     }
     (void)pthread_mutex_lock(&tracks_lock);

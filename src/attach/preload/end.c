@@ -10,37 +10,37 @@
 #include "preload.h"
 
 #include <dlfcn.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "attach/place.h"
+#include "base/cell.h"
 
-static atomic_bool is_reached;
-static atomic_bool is_told;
-static atomic_int mpi_process; /* which has begun MPI */
+static msdu__flag is_reached;
+static msdu__flag is_told;
+static msdu__cell mpi_process; /* which has begun MPI */
 
 void msdu__end_reached(void)
 {
-    if (!atomic_load_explicit(&is_reached, memory_order_relaxed)) {
-        atomic_store_explicit(&is_reached, true, memory_order_relaxed);
+    if (!msdu__flag_get(&is_reached)) {
+        msdu__flag_set(&is_reached, true);
     }
 }
 
 void msdu__end_begun(void)
 {
-    atomic_store(&mpi_process, (int)getpid());
+    msdu__cell_set(&mpi_process, (uint64_t)getpid());
 }
 
 /* Rank 0 speaks for all; who does not know its rank speaks for itself. */
 static bool is_silent(void)
 {
     const char *level = getenv("MSDU_LOG");
-    return atomic_load(&is_reached) || msdu__nccl_loaded() != NULL || !msdu__is_on() ||
+    return msdu__flag_get(&is_reached) || msdu__nccl_loaded() != NULL || !msdu__is_on() ||
            msdu__attach_place() > 0 || (level != NULL && strcmp(level, "error") == 0) ||
-           atomic_exchange(&is_told, true);
+           msdu__flag_swap(&is_told, true);
 }
 
 void msdu__end_mpi(void)
@@ -79,7 +79,7 @@ static bool has_training_library(void)
 
 __attribute__((destructor)) static void end(void)
 {
-    if (atomic_load(&mpi_process) == (int)getpid()) {
+    if (msdu__cell_get(&mpi_process) == (uint64_t)getpid()) {
         msdu__end_mpi(); /* it did not end MPI itself */
         return;
     }

@@ -15,8 +15,8 @@ static const char *const families[] = {"openmpi", "mpich"};
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER; /* held while the module loads */
-static _Atomic(const msdu__attach *) module;
-static bool has_tried; /* module_lock */
+static msdu__cell module;                                       /* address of its table */
+static bool has_tried;                                          /* module_lock */
 
 /* ISO C has no conversion between the two kinds of pointer; POSIX asks that they have one size. */
 static msdu__function as_function(void *address)
@@ -107,7 +107,7 @@ static msdu__function climb(const char *name, const void *caller)
 
 msdu__function msdu__ladder_find(msdu__real *real, const void *caller)
 {
-    msdu__function found = atomic_load_explicit(&real->found, memory_order_acquire);
+    msdu__function found = (msdu__function)(uintptr_t)msdu__cell_get(&real->found);
     if (found == NULL) {
         found = climb(real->name, caller);
         if (found == NULL) {
@@ -116,7 +116,7 @@ msdu__function msdu__ladder_find(msdu__real *real, const void *caller)
                           "MSDU_ATTACH_LIBRARY may name one\n",
                           real->name);
         }
-        atomic_store_explicit(&real->found, found, memory_order_release);
+        msdu__cell_set(&real->found, (uintptr_t)found);
     }
     return found;
 }
@@ -202,16 +202,16 @@ static const msdu__attach *load(msdu__function function)
 
 const msdu__attach *msdu__ladder_module(msdu__function function)
 {
-    const msdu__attach *found = atomic_load_explicit(&module, memory_order_acquire);
+    const msdu__attach *found = (const msdu__attach *)(uintptr_t)msdu__cell_get(&module);
     if (found != NULL) {
         return found;
     }
     (void)pthread_mutex_lock(&module_lock);
-    found = atomic_load_explicit(&module, memory_order_relaxed);
+    found = (const msdu__attach *)(uintptr_t)msdu__cell_get(&module);
     if (found == NULL && !has_tried) {
         has_tried = true;
         found = load(function);
-        atomic_store_explicit(&module, found, memory_order_release);
+        msdu__cell_set(&module, (uintptr_t)found);
     }
     (void)pthread_mutex_unlock(&module_lock);
     return found;
@@ -219,5 +219,5 @@ const msdu__attach *msdu__ladder_module(msdu__function function)
 
 const msdu__attach *msdu__ladder_loaded(void)
 {
-    return atomic_load_explicit(&module, memory_order_acquire);
+    return (const msdu__attach *)(uintptr_t)msdu__cell_get(&module);
 }

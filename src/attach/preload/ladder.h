@@ -3,9 +3,8 @@
 #ifndef MSDU_LADDER_H
 #define MSDU_LADDER_H
 
-#include <stdatomic.h>
-
 #include "attach/attach.h"
+#include "base/cell.h"
 
 /* Never defined: what any function pointer is kept as. */
 typedef void (*msdu__function)(void);
@@ -38,7 +37,7 @@ const void *msdu__ladder_beside(const char *name, const char *symbol, const char
 /* The name without its first letter: PMPI_Allreduce is sought first, then MPI_Allreduce. */
 typedef struct msdu__real {
     const char *name; /* "MPI_Allreduce" or a Fortran name, "mpi_allreduce_" */
-    _Atomic(msdu__function) found;
+    msdu__cell found; /* address of the function */
 } msdu__real;
 
 /* Said on standard error where there is none. Thread: any. */

@@ -12,13 +12,14 @@
 #include <string.h>
 
 #include "attach/nccl_table.h"
+#include "base/cell.h"
 #include "sites.h"
 
 #define LIBRARIES_MOST 4 /* NCCLs in whose groups a thread is at once */
 
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER; /* held while the module loads */
-static _Atomic(const msdu__attach_nccl *) module;
-static bool has_tried; /* module_lock */
+static msdu__cell module;                                       /* address of its table */
+static bool has_tried;                                          /* module_lock */
 
 typedef struct group {
     const void *library;
@@ -55,7 +56,7 @@ static const msdu__attach_nccl *load(void)
 
 const msdu__attach_nccl *msdu__nccl_loaded(void)
 {
-    return atomic_load_explicit(&module, memory_order_acquire);
+    return (const msdu__attach_nccl *)(uintptr_t)msdu__cell_get(&module);
 }
 
 /* The module, if this call is the trainer's. */
@@ -71,7 +72,7 @@ static const msdu__attach_nccl *module_for(const msdu__site *site)
     (void)pthread_mutex_lock(&module_lock);
     if (!has_tried) {
         has_tried = true;
-        atomic_store_explicit(&module, load(), memory_order_release);
+        msdu__cell_set(&module, (uintptr_t)load());
     }
     found = msdu__nccl_loaded();
     (void)pthread_mutex_unlock(&module_lock);

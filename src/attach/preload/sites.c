@@ -7,13 +7,14 @@
 #include <stdio.h>
 
 #include "attach/nccl_table.h"
+#include "base/cell.h"
 
 #define SITES 512 /* a power of two; programs have a handful */
 #define TRIES 8
 
 typedef struct entry {
-    _Atomic(const void *) caller; /* set last; then the rest does not change */
-    const char *name;             /* a place that calls by a pointer may call several functions */
+    msdu__cell caller; /* an address, set last; then the rest does not change */
+    const char *name;  /* a place that calls by a pointer may call several functions */
     msdu__site site;
 } entry;
 
@@ -32,7 +33,7 @@ static const entry *find(const void *caller, const char *name)
     size_t slot = slot_of(caller);
     for (size_t i = 0; i < TRIES; i++) {
         const entry *e = &sites[(slot + i) % SITES];
-        const void *known = atomic_load_explicit(&e->caller, memory_order_acquire);
+        const void *known = (const void *)(uintptr_t)msdu__cell_get(&e->caller);
         if (known == caller && e->name == name) {
             return e;
         }
@@ -50,10 +51,10 @@ static void keep(const void *caller, const char *name, const msdu__site *site)
     (void)pthread_mutex_lock(&sites_lock);
     for (size_t i = 0; i < TRIES && find(caller, name) == NULL; i++) {
         entry *e = &sites[(slot + i) % SITES];
-        if (atomic_load_explicit(&e->caller, memory_order_relaxed) == NULL) {
+        if (msdu__cell_get(&e->caller) == 0) {
             e->name = name;
             e->site = *site;
-            atomic_store_explicit(&e->caller, caller, memory_order_release);
+            msdu__cell_set(&e->caller, (uintptr_t)caller);
         }
     }
     (void)pthread_mutex_unlock(&sites_lock);

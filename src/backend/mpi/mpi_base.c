@@ -5,19 +5,21 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "base/cell.h"
+
 #define PAUSE_LEAST_NS 10000   /* the first sleep while polling */
 #define PAUSE_MOST_NS  1000000 /* the longest */
 
-static _Atomic bool is_broken; /* a group failed: another rank may never come to MPI_Finalize() */
+static msdu__flag is_broken; /* a group failed: another rank may never come to MPI_Finalize() */
 
 void mpi__broken(void)
 {
-    is_broken = true;
+    msdu__flag_set(&is_broken, true);
 }
 
 bool mpi__is_broken(void)
 {
-    return is_broken;
+    return msdu__flag_get(&is_broken);
 }
 
 uint64_t mpi__now(void)

@@ -62,8 +62,8 @@ static void note_start(msdu_comm *comm, const msdu_op *op)
 {
     msdu__nccl_lane *lane = &comm->lanes[op->lane];
     uint64_t slots = print_slots(comm);
-    atomic_store(&lane->prints[op->sequence % slots], (op->sequence << 32) | print_of(comm, op));
-    atomic_store(&lane->started, op->sequence + 1);
+    msdu__cell_set(&lane->prints[op->sequence % slots], (op->sequence << 32) | print_of(comm, op));
+    msdu__cell_set(&lane->started, op->sequence + 1);
 }
 
 static uint64_t progress(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out)
@@ -74,11 +74,11 @@ static uint64_t progress(void *user, uint32_t lane, uint64_t sequence, uint32_t 
         return 0;
     }
     uint64_t slots = print_slots(comm);
-    uint64_t mark = atomic_load(&comm->lanes[lane].prints[sequence % slots]);
+    uint64_t mark = msdu__cell_get(&comm->lanes[lane].prints[sequence % slots]);
     if (mark != 0 && (mark >> 32) == (sequence & UINT32_MAX)) {
         *print_out = (uint32_t)mark;
     }
-    return atomic_load(&comm->lanes[lane].started);
+    return msdu__cell_get(&comm->lanes[lane].started);
 }
 
 static bool is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out, uint64_t *sequence_out)
@@ -110,7 +110,7 @@ void msdu__nccl_notify(void *user)
 static void failed(void *user)
 {
     msdu_comm *comm = user;
-    atomic_store(&comm->is_failing, true);
+    msdu__flag_set(&comm->is_failing, true);
     msdu__nccl_notify(comm);
 }
 
@@ -168,7 +168,7 @@ static msdu_status make_requests(msdu_comm *comm)
         comm->free = req;
     }
     for (uint32_t i = 0; i < host->lanes; i++) {
-        comm->lanes[i].prints = calloc(print_slots(comm), sizeof(_Atomic uint64_t));
+        comm->lanes[i].prints = calloc(print_slots(comm), sizeof(msdu__cell));
         if (comm->lanes[i].prints == NULL) {
             return host->fail(MSDU_ERR_NO_MEMORY, "nccl: out of memory");
         }
@@ -375,7 +375,7 @@ static void nccl_close(msdu_comm *comm)
         return;
     }
     (void)cudaSetDevice(comm->device);
-    if (comm->hub != NULL && !atomic_load(&comm->is_failing)) {
+    if (comm->hub != NULL && !msdu__flag_get(&comm->is_failing)) {
         if (is_idle(comm)) {
             msdu__nccl_unregister(comm);
             msdu__hub_bye(comm->hub, BYE_NS);

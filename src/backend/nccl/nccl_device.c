@@ -190,7 +190,7 @@ static msdu_status wait_host(msdu_comm *comm)
             return comm->host->fail(MSDU_ERR_TIMEOUT,
                                     "nccl: the device did not end its work within the deadline");
         }
-        if (atomic_load(&comm->is_failing)) {
+        if (msdu__flag_get(&comm->is_failing)) {
             release_streams(comm);
         }
         (void)nanosleep(&span, NULL);

@@ -32,13 +32,13 @@ typedef struct ending {
     ncclComm_t nccl;
     void *handle; /* to be deregistered; NULL: the communicator is to be aborted */
     int device;
-    _Atomic int holders; /* the thread below, and who waits for it */
-    _Atomic bool is_over;
+    msdu__cell holders; /* the thread below, and who waits for it */
+    msdu__flag is_over;
 } ending;
 
 static void let_go(ending *e)
 {
-    if (atomic_fetch_sub(&e->holders, 1) == 1) {
+    if (msdu__cell_add(&e->holders, (uint64_t)-1) == 1) {
         free(e);
     }
 }
@@ -52,7 +52,7 @@ static void *end_main(void *argument)
     } else {
         (void)ncclCommAbort(e->nccl);
     }
-    atomic_store(&e->is_over, true);
+    msdu__flag_set(&e->is_over, true);
     let_go(e);
     return NULL;
 }
@@ -68,18 +68,18 @@ static bool end_within(ncclComm_t nccl, void *handle, int device)
     e->nccl = nccl;
     e->handle = handle;
     e->device = device;
-    atomic_init(&e->holders, 2);
-    atomic_init(&e->is_over, false);
+    msdu__cell_set(&e->holders, 2);
+    msdu__flag_set(&e->is_over, false);
     if (pthread_create(&thread, NULL, end_main, e) != 0) {
         free(e); /* the communicator is leaked: there is no thread to wait for it in */
         return false;
     }
     (void)pthread_detach(thread);
     uint64_t began = msdu__nccl_now();
-    while (!atomic_load(&e->is_over) && msdu__nccl_now() - began < ABORT_NS) {
+    while (!msdu__flag_get(&e->is_over) && msdu__nccl_now() - began < ABORT_NS) {
         pause_shortly();
     }
-    bool is_over = atomic_load(&e->is_over);
+    bool is_over = msdu__flag_get(&e->is_over);
     let_go(e);
     return is_over;
 }
@@ -114,7 +114,7 @@ void msdu__nccl_note(msdu_comm *comm, msdu_status status, const char *text)
         (void)snprintf(comm->text, sizeof(comm->text), "%s", text);
     }
     (void)pthread_mutex_unlock(&comm->lock);
-    atomic_store(&comm->is_failing, true);
+    msdu__flag_set(&comm->is_failing, true);
 }
 
 static msdu_status noted(msdu_comm *comm)
@@ -151,7 +151,7 @@ msdu_status msdu__nccl_fail(msdu_comm *comm, const char *what, const char *why)
 
 msdu_status msdu__nccl_check(msdu_comm *comm)
 {
-    if (!atomic_load(&comm->is_failing)) {
+    if (!msdu__flag_get(&comm->is_failing)) {
         return MSDU_OK;
     }
     return msdu__nccl_fail(comm, "the group", "it failed");
@@ -176,7 +176,7 @@ bool msdu__nccl_drain(msdu_comm *comm)
     if (comm->is_stuck) {
         return false;
     }
-    if (atomic_load(&comm->is_failing)) {
+    if (msdu__flag_get(&comm->is_failing)) {
         msdu__nccl_end(comm);
     }
     for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]) && !comm->is_stuck; i++) {
@@ -198,7 +198,7 @@ msdu_status msdu__nccl_settle(msdu_comm *comm, ncclResult_t result, const char *
     uint64_t began = msdu__nccl_now();
     uint64_t failing_ns = 0;
     while (result == ncclInProgress) {
-        if (atomic_load(&comm->is_failing)) {
+        if (msdu__flag_get(&comm->is_failing)) {
             failing_ns = failing_ns == 0 ? msdu__nccl_now() : failing_ns;
             if (msdu__nccl_now() - failing_ns >= comm->grace_ns) {
                 return msdu__nccl_check(comm);

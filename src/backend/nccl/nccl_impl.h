@@ -4,7 +4,6 @@
 #define MSDU_NCCL_IMPL_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,6 +13,7 @@
 #include <msdu/backend.h>
 
 #include "backend/rendezvous/hub.h"
+#include "base/cell.h"
 
 #define MSDU__NCCL_MARKS 64 /* marks whose events are kept; older ones were reached */
 
@@ -33,8 +33,8 @@ struct msdu_req {
 
 /* What a lane was given, for the hub. */
 typedef struct msdu__nccl_lane {
-    _Atomic uint64_t started;
-    _Atomic uint64_t *prints; /* by sequence; see nccl.c */
+    msdu__cell started;
+    msdu__cell *prints; /* by sequence; see nccl.c */
 } msdu__nccl_lane;
 
 /*
@@ -71,8 +71,8 @@ struct msdu_comm {
     cudaEvent_t marks[MSDU__NCCL_MARKS];
     uint64_t mark_count;
     msdu__nccl_lane *lanes;
-    uint64_t grace_ns; /* while joining: a rank that is in already may end the group at once */
-    _Atomic bool is_failing; /* the hub said so, or a call failed */
+    uint64_t grace_ns;     /* while joining: a rank that is in already may end the group at once */
+    msdu__flag is_failing; /* the hub said so, or a call failed */
     pthread_mutex_t lock;
     msdu_req *reqs;
     msdu_req *more; /* made since, for what is chained */

@@ -7,7 +7,7 @@
 /* Elements `at` on of a slice's recursion, to element `to` on. The trainer's momentum buffer holds
  * that of the recursion and what our own additions left in it. */
 typedef struct part {
-    const msdu__recursion_state *from;
+    const msdu_recursion_state *from;
     uint64_t at;
     uint64_t to;
     uint64_t count;
@@ -38,12 +38,13 @@ static msdu_status copy_part(msdu__pipeline *p, const part *one, const msdu_apar
     if (trace == NULL) {
         return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: out of memory", p->rank);
     }
-    msdu_status status = msdu__pass_copy(p, parameter, (const char *)one->from->drift + at, bytes);
+    msdu_status status =
+        msdu__kernels_copy(p, parameter, (const char *)one->from->drift + at, bytes);
     status = status == MSDU_OK
-                 ? msdu__pass_copy(p, momentum, (const char *)one->from->velocity + at, bytes)
+                 ? msdu__kernels_copy(p, momentum, (const char *)one->from->velocity + at, bytes)
                  : status;
     status = status == MSDU_OK
-                 ? msdu__pass_copy(p, trace, (const char *)one->from->trace + at, bytes)
+                 ? msdu__kernels_copy(p, trace, (const char *)one->from->trace + at, bytes)
                  : status;
     if (status == MSDU_OK) {
         add(trace, momentum, one);

@@ -79,7 +79,7 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return status;
     }
     status = msdu__handoff_wait(p, id, (uint32_t)what);
-    msdu_status settled = is_given(status) ? msdu__pass_settle(p) : MSDU_OK;
+    msdu_status settled = is_given(status) ? msdu__kernels_settle(p) : MSDU_OK;
     return settled == MSDU_OK ? status : settled;
 }
 
@@ -291,7 +291,7 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
     if (atomic_load(&p->status) != MSDU_OK || p->is_finished) {
         msdu__domain_rollback(p);
     }
-    return msdu__pass_settle(p);
+    return msdu__kernels_settle(p);
 }
 
 msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes, size_t *bytes_out)

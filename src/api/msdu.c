@@ -185,7 +185,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
     if (p->is_local_entered) {
         msdu__domain_anchor(p);
     }
-    if (msdu__pass_settle(p) != MSDU_OK) {
+    if (msdu__kernels_settle(p) != MSDU_OK) {
         return msdu__pipeline_status(p);
     }
     atomic_store(&p->start_ns, msdu__pipeline_now(p));

@@ -43,14 +43,10 @@ bool msdu__final_is_between_steps(const msdu__pipeline *p)
 static bool is_finite(msdu__pipeline *p, const msdu__tensor *t)
 {
     msdu_sums *sums = &p->runs[0].found->summed; /* no round is under way */
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_NORM,
-                                .dtype = t->dtype,
-                                .count = t->count,
-                                .in = t->parameter,
-                                .sums = sums}};
+    msdu_launch at = msdu__kernels_at(p, MSDU_STAGE_EARLY, t->dtype, t->count);
     *sums = (msdu_sums){0};
-    msdu__pass_run(p, &pass);
-    return msdu__pass_settle(p) != MSDU_OK || sums->bad == 0;
+    MSDU__KERNEL(p, norm, &at, t->parameter, sums);
+    return msdu__kernels_settle(p) != MSDU_OK || sums->bad == 0;
 }
 
 static uint64_t find_bad(msdu__pipeline *p)
@@ -198,13 +194,8 @@ static msdu_status reduce_slice(msdu__pipeline *p, const meeting *m, uint32_t sl
                   .recv = p->runs[slice].buf};
     msdu_status status = msdu__blocking_run(p, &op, 0);
     if (status == MSDU_OK) {
-        msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
-                                    .dtype = dtype,
-                                    .count = cut->count,
-                                    .stage = MSDU_STAGE_LATE,
-                                    .factor = 1.0 / m->weights,
-                                    .out = p->runs[slice].buf}};
-        msdu__pass_run(p, &pass);
+        msdu_launch at = msdu__kernels_at(p, MSDU_STAGE_LATE, dtype, cut->count);
+        MSDU__KERNEL(p, scale, &at, p->runs[slice].buf, 1.0 / m->weights, NULL);
         p->summary.bytes_sent +=
             2 * cut->count * (is_double ? 8 : 4) * (uint64_t)(p->ranks - 1) / (uint64_t)p->ranks;
     }
@@ -239,7 +230,7 @@ static msdu_status average(msdu__pipeline *p, const meeting *m, uint32_t first, 
         msdu__domain_apply(p, &f, slice);
         msdu__domain_forget(p, slice);
     }
-    return status == MSDU_OK ? msdu__pass_settle(p) : status;
+    return status == MSDU_OK ? msdu__kernels_settle(p) : status;
 }
 
 bool msdu__final_has_parameters(const msdu__pipeline *p)

@@ -68,13 +68,13 @@ static void code_memory(msdu__pipeline *p, msdu__serial *c, const char *name, vo
     void *copy = malloc(count * width);
     msdu_status status = copy != NULL ? MSDU_OK : MSDU_ERR_NO_MEMORY;
     if (status == MSDU_OK && c->out != NULL) {
-        status = msdu__pass_copy(p, copy, array, count * width);
+        status = msdu__kernels_copy(p, copy, array, count * width);
     }
     if (status == MSDU_OK) {
         msdu__serial_array(c, name, copy, count, width);
     }
     if (status == MSDU_OK && c->bad == NULL && c->in != NULL) {
-        status = msdu__pass_copy(p, array, copy, count * width);
+        status = msdu__kernels_copy(p, array, copy, count * width);
     }
     free(copy);
     if (status != MSDU_OK) {

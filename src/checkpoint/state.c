@@ -378,7 +378,7 @@ static bool carry(msdu__pipeline *p)
     if (!msdu__image_is_quiet(p)) {
         return false;
     }
-    if (msdu__pass_settle(p) != MSDU_OK) {
+    if (msdu__kernels_settle(p) != MSDU_OK) {
         return true;
     }
     call->status = call->is_set ? read_state(p, call) : write_state(p, call);

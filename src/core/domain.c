@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a slice means in each domain: what is captured, where it is reduced, what is done with the
- * mean. Passes over memory only (pass.h); runs on the communication thread.
+ * mean. Kernels only (kernels.h); runs on the communication thread.
  */
 #include "pipeline.h"
 
@@ -52,55 +52,39 @@ static void *offset_of(void *base, int32_t dtype, uint64_t elements)
     return base == NULL ? NULL : (char *)base + elements * working_bytes(dtype);
 }
 
-/* in (dtype) to working type, or, as a store, back */
-static void convert(msdu__pipeline *p, msdu_pass_kind kind, const piece *part, void *working,
-                    int32_t dtype)
+/* A kernel over a part. */
+static msdu_launch over(const msdu__pipeline *p, msdu_stage stage, uint32_t slice,
+                        const piece *part)
 {
-    bool is_store = kind == MSDU_PASS_STORE;
-    assert(part->memory != NULL && working != NULL);
-    msdu__pass pass = {.data = {.kind = (int32_t)kind,
-                                .dtype = dtype,
-                                .count = part->count,
-                                .stage = is_store ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
-                                .announcement = part->announcement,
-                                .in = is_store ? working : part->memory,
-                                .out = is_store ? part->memory : working}};
-    msdu__pass_run(p, &pass);
+    msdu_launch at = msdu__kernels_at(p, stage, p->slicing.slices[slice].dtype, part->count);
+    at.announcement = part->announcement;
+    return at;
 }
 
-static void fill(msdu__pipeline *p, void *out, int byte, uint64_t bytes, bool is_late)
+/* working <- a part */
+static void load(msdu__pipeline *p, void *working, uint32_t slice, const piece *part)
 {
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
-                                .byte = byte,
-                                .count = bytes,
-                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
-                                .out = out}};
-    msdu__pass_run(p, &pass);
+    msdu_launch at = over(p, MSDU_STAGE_EARLY, slice, part);
+    MSDU__KERNEL(p, load, &at, working, part->memory, NULL);
 }
 
-static void copy(msdu__pipeline *p, void *out, const void *in, uint64_t bytes, bool is_late)
+/* a part <- working */
+static void store(msdu__pipeline *p, const void *working, uint32_t slice, const piece *part)
 {
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_COPY,
-                                .count = bytes,
-                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
-                                .in = in,
-                                .out = out}};
-    msdu__pass_run(p, &pass);
+    msdu_launch at = over(p, MSDU_STAGE_LATE, slice, part);
+    MSDU__KERNEL(p, store, &at, part->memory, working);
 }
 
-/* sums: NULL, or where the sum of squares afterwards goes */
-static void scale(msdu__pipeline *p, void *x, int32_t dtype, uint64_t count, double factor,
-                  msdu_sums *sums, bool is_late)
+static void fill(msdu__pipeline *p, void *out, int byte, uint64_t bytes, msdu_stage stage)
 {
-    msdu__pass pass = {.data = {.kind = factor == 1 ? MSDU_PASS_NORM : MSDU_PASS_SCALE,
-                                .dtype = dtype,
-                                .count = count,
-                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
-                                .factor = factor,
-                                .in = x,
-                                .out = x,
-                                .sums = sums}};
-    msdu__pass_run(p, &pass);
+    msdu_launch at = msdu__kernels_at(p, stage, MSDU_FLOAT32, bytes);
+    MSDU__KERNEL(p, fill, &at, out, byte);
+}
+
+static void copy(msdu__pipeline *p, void *out, const void *in, uint64_t bytes, msdu_stage stage)
+{
+    msdu_launch at = msdu__kernels_at(p, stage, MSDU_FLOAT32, bytes);
+    MSDU__KERNEL(p, copy, &at, out, in);
 }
 
 void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
@@ -114,16 +98,13 @@ void *msdu__domain_buffer(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
 
 /* Memory of a slice's part. A mean that is applied at once needs no snapshot: the parameters still
  * are what was captured. */
-static msdu_pass arrays_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
-                           const piece *part)
+static msdu_arrays arrays_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
+                             const piece *part)
 {
     const msdu__run *run = &p->runs[slice];
     void *snapshot = f->round.delay_steps > 0 ? run->snapshot : NULL;
     int32_t dtype = p->slicing.slices[slice].dtype;
-    return (msdu_pass){
-        .dtype = dtype,
-        .count = part->count,
-        .announcement = part->announcement,
+    return (msdu_arrays){
         .param = part->memory,
         .anchor = offset_of(run->anchor, dtype, part->at),
         .update = offset_of(run->buf, dtype, part->at),
@@ -132,60 +113,35 @@ static msdu_pass arrays_of(const msdu__pipeline *p, const msdu__fragment *f, uin
     };
 }
 
-static msdu__recursion_args recursion_args(msdu__pipeline *p)
+static msdu_recursion recursion_of(msdu__pipeline *p, double lr)
 {
-    return (msdu__recursion_args){
-        .lr = atomic_load(&p->lr),
+    const msdu__recursion_args args = {
+        .lr = lr,
         .momentum = p->settings.momentum,
         .factor = atomic_load(&p->is_first_call) ? 1.0 : 1.0 - p->settings.dampening,
         .weight_decay = p->settings.weight_decay,
         .is_nesterov = p->settings.nesterov != 0,
     };
+    return msdu__recursion_numbers(&args);
 }
 
-/* A pass of the recursion over a part; in and out are the kind's. */
-static void recur(msdu__pipeline *p, uint32_t slice, const msdu__recursion_args *args,
-                  msdu_pass data, const piece *part)
+static msdu_recursion_state state_of(const msdu__pipeline *p, uint32_t slice, const piece *part)
 {
-    const msdu__run *run = &p->runs[slice];
+    const msdu_recursion_state *whole = &p->runs[slice].recursion;
     int32_t dtype = p->slicing.slices[slice].dtype;
-    data.dtype = dtype;
-    data.count = part->count;
-    data.announcement = part->announcement;
-    data.drift = offset_of(run->recursion.drift, dtype, part->at);
-    data.velocity = offset_of(run->recursion.velocity, dtype, part->at);
-    data.trace = offset_of(run->recursion.trace, dtype, part->at);
-    msdu__pass pass = {.data = data, .recursion = args};
-    msdu__pass_run(p, &pass);
+    return (msdu_recursion_state){offset_of(whole->drift, dtype, part->at),
+                                  offset_of(whole->velocity, dtype, part->at),
+                                  offset_of(whole->trace, dtype, part->at)};
 }
 
 /* Where sums are asked for (setting reduce), a local gradient stands for what ranks with the same
  * one would have summed up. The recursion is linear, so it may run in units of that. */
 static void sum_alone(msdu__pipeline *p, uint32_t slice, const piece *part)
 {
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
-                                .dtype = p->slicing.slices[slice].dtype,
-                                .count = part->count,
-                                .announcement = part->announcement,
-                                .factor = p->ranks,
-                                .out = part->memory}};
+    msdu_launch at = over(p, MSDU_STAGE_EARLY, slice, part);
     if (p->settings.reduce_sum) {
-        msdu__pass_run(p, &pass);
+        MSDU__KERNEL(p, scale, &at, part->memory, p->ranks, NULL);
     }
-}
-
-static void capture_gradient(msdu__pipeline *p, uint32_t slice, const piece *part, msdu_sums *sums)
-{
-    const msdu__run *run = &p->runs[slice];
-    int32_t dtype = p->slicing.slices[slice].dtype;
-    msdu__pass pass = {.data = {.kind = run->is_staged ? MSDU_PASS_LOAD : MSDU_PASS_NORM,
-                                .dtype = dtype,
-                                .announcement = part->announcement,
-                                .count = part->count,
-                                .in = part->memory,
-                                .out = offset_of(run->buf, dtype, part->at),
-                                .sums = sums}};
-    msdu__pass_run(p, &pass);
 }
 
 /* Gradients that do not count are not even read; without input a shadowed optimizer stands still.
@@ -204,23 +160,23 @@ static void capture_piece(msdu__pipeline *p, const msdu__fragment *f, uint32_t s
     int32_t dtype = p->slicing.slices[slice].dtype;
     void *buf = offset_of(run->buf, dtype, part->at);
     msdu_sums *sums = f->round.is_exact ? NULL : &p->captured[part->segment];
+    msdu_launch at = over(p, MSDU_STAGE_EARLY, slice, part);
     if (run->is_state) {
-        convert(p, MSDU_PASS_LOAD, part, buf, dtype);
+        load(p, buf, slice, part);
     } else if (is_unread(p, f)) {
         return;
+    } else if (f->round.is_gradient && run->is_staged) {
+        MSDU__KERNEL(p, load, &at, buf, part->memory, sums);
     } else if (f->round.is_gradient) {
-        capture_gradient(p, slice, part, sums);
+        MSDU__KERNEL(p, norm, &at, part->memory, sums);
     } else if (p->is_accumulated && !f->round.is_exact) {
-        msdu__recursion_args args = recursion_args(p);
+        msdu_recursion recursion = recursion_of(p, atomic_load(&p->lr));
+        msdu_recursion_state state = state_of(p, slice, part);
         sum_alone(p, slice, part);
-        msdu_pass data = {.kind = MSDU_PASS_DRIFT, .in = part->memory, .out = buf, .sums = sums};
-        recur(p, slice, &args, data, part);
+        MSDU__KERNEL(p, drift, &at, &recursion, &state, part->memory, buf, sums);
     } else {
-        msdu__pass pass = {.data = arrays_of(p, f, slice, part)};
-        pass.data.kind = MSDU_PASS_CAPTURE;
-        pass.data.sums = sums;
-        pass.hash = &run->found->hash;
-        msdu__pass_run(p, &pass);
+        msdu_arrays arrays = arrays_of(p, f, slice, part);
+        MSDU__KERNEL(p, capture, &at, &arrays, sums, &run->found->hash);
     }
 }
 
@@ -230,15 +186,28 @@ static int32_t working_dtype(const msdu__pipeline *p, uint32_t slice)
     return p->slicing.slices[slice].dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
 }
 
-static void weigh(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+/* sums: NULL, or where the sum of squares afterwards goes */
+static void scale(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice, msdu_stage stage,
+                  double factor, msdu_sums *sums)
 {
     void *x = msdu__domain_buffer(p, f, slice);
-    uint64_t count = p->slicing.slices[slice].count;
-    int32_t dtype = working_dtype(p, slice);
-    if (msdu__voice_of(f)->weight == 0) {
-        fill(p, x, 0, count * working_bytes(dtype), false);
+    msdu_launch at =
+        msdu__kernels_at(p, stage, working_dtype(p, slice), p->slicing.slices[slice].count);
+    if (factor == 1) {
+        MSDU__KERNEL(p, norm, &at, x, sums);
     } else {
-        scale(p, x, dtype, count, msdu__voice_of(f)->weight, NULL, false);
+        MSDU__KERNEL(p, scale, &at, x, factor, sums);
+    }
+}
+
+static void weigh(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
+{
+    const msdu__slice *cut = &p->slicing.slices[slice];
+    if (msdu__voice_of(f)->weight == 0) {
+        fill(p, msdu__domain_buffer(p, f, slice), 0, cut->count * working_bytes(cut->dtype),
+             MSDU_STAGE_EARLY);
+    } else {
+        scale(p, f, slice, MSDU_STAGE_EARLY, msdu__voice_of(f)->weight, NULL);
     }
 }
 
@@ -291,8 +260,7 @@ static void store_gradients(msdu__pipeline *p, const msdu__fragment *f, uint32_t
     uint64_t at = 0;
     for (uint32_t i = 0; i < cut->segments && !msdu__voice_of(f)->is_absent; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
-        convert(p, MSDU_PASS_STORE, &part, offset_of(p->runs[slice].buf, cut->dtype, at),
-                cut->dtype);
+        store(p, offset_of(p->runs[slice].buf, cut->dtype, at), slice, &part);
         at += part.count;
     }
 }
@@ -326,8 +294,7 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
         take_captured(p, slice, sums);
     } else if (factor != 1 || sums != NULL) {
         /* a bad value is known from the capture already, with its rank */
-        scale(p, msdu__domain_buffer(p, f, slice), working_dtype(p, slice),
-              p->slicing.slices[slice].count, factor, sums, true);
+        scale(p, f, slice, MSDU_STAGE_LATE, factor, sums);
     }
     if (f->round.is_gradient && run->is_staged) {
         store_gradients(p, f, slice);
@@ -337,8 +304,7 @@ void msdu__domain_reduced(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 /* The weights are known: of the sum, divided by the number of ranks, to the mean. */
 static void rescale(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
-    scale(p, msdu__domain_buffer(p, f, slice), working_dtype(p, slice),
-          p->slicing.slices[slice].count, f->scale, NULL, true);
+    scale(p, f, slice, MSDU_STAGE_LATE, f->scale, NULL);
     if (f->round.is_gradient && p->runs[slice].is_staged) {
         store_gradients(p, f, slice);
     }
@@ -346,30 +312,26 @@ static void rescale(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 
 static void correct_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, const piece *part)
 {
-    msdu__pass pass = {
-        .data = arrays_of(p, f, slice, part),
-        .chain = f->round.is_exact ? &p->mean_chain : &p->chain,
-        .correct = &p->correct_args,
-    };
-    pass.data.kind = MSDU_PASS_APPLY;
-    pass.data.stage = MSDU_STAGE_LATE;
-    pass.data.sums = f->round.is_exact ? NULL : &p->applied[part->segment];
-    msdu__pass_run(p, &pass);
+    msdu_launch at = over(p, MSDU_STAGE_LATE, slice, part);
+    msdu_arrays arrays = arrays_of(p, f, slice, part);
+    msdu_rules rules = msdu__chain_numbers(f->round.is_exact ? &p->mean_chain : &p->chain,
+                                           &p->correct_args, arrays.snapshot == NULL);
+    MSDU__KERNEL(p, apply, &at, &arrays, &rules,
+                 f->round.is_exact ? NULL : &p->applied[part->segment]);
 }
 
 static void apply_piece(msdu__pipeline *p, msdu__fragment *f, uint32_t slice, const piece *part)
 {
     const msdu__run *run = &p->runs[slice];
-    int32_t dtype = p->slicing.slices[slice].dtype;
-    void *buf = offset_of(run->buf, dtype, part->at);
+    void *buf = offset_of(run->buf, p->slicing.slices[slice].dtype, part->at);
     if (run->is_state) {
-        convert(p, MSDU_PASS_STORE, part, buf, dtype);
+        store(p, buf, slice, part);
     } else if (p->is_accumulated && !f->round.is_exact) {
-        msdu__recursion_args args = recursion_args(p);
-        args.lr = f->is_void ? 0 : args.lr; /* there is no mean: a local step after all */
-        msdu_pass data = {
-            .kind = MSDU_PASS_MEET, .stage = MSDU_STAGE_LATE, .in = buf, .out = part->memory};
-        recur(p, slice, &args, data, part);
+        /* without a mean: a local step after all */
+        msdu_recursion recursion = recursion_of(p, f->is_void ? 0 : atomic_load(&p->lr));
+        msdu_recursion_state state = state_of(p, slice, part);
+        msdu_launch at = over(p, MSDU_STAGE_LATE, slice, part);
+        MSDU__KERNEL(p, meet, &at, &recursion, &state, buf, part->memory);
     } else {
         correct_piece(p, f, slice, part);
     }
@@ -389,11 +351,12 @@ static void keep_equal(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
     int32_t dtype = p->slicing.slices[slice].dtype;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
-        msdu_pass arrays = arrays_of(p, f, slice, &part);
+        msdu_arrays arrays = arrays_of(p, f, slice, &part);
         if (arrays.snapshot != NULL) {
-            copy(p, arrays.anchor, arrays.snapshot, part.count * working_bytes(dtype), true);
+            copy(p, arrays.anchor, arrays.snapshot, part.count * working_bytes(dtype),
+                 MSDU_STAGE_LATE);
         } else {
-            convert(p, MSDU_PASS_LOAD, &part, arrays.anchor, dtype);
+            load(p, arrays.anchor, slice, &part);
         }
         at += part.count;
     }
@@ -435,14 +398,15 @@ void msdu__domain_local(msdu__pipeline *p, uint32_t slice)
     if (p->is_absent) {
         return;
     }
-    msdu__recursion_args args = recursion_args(p);
-    uint64_t at = 0;
+    msdu_recursion recursion = recursion_of(p, atomic_load(&p->lr));
+    uint64_t first = 0;
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
-        piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
+        piece part = piece_at(p, slice, i, first, MSDU_GRADIENT);
+        msdu_recursion_state state = state_of(p, slice, &part);
+        msdu_launch at = over(p, MSDU_STAGE_EARLY, slice, &part);
         sum_alone(p, slice, &part);
-        msdu_pass data = {.kind = MSDU_PASS_LOCAL, .out = part.memory};
-        recur(p, slice, &args, data, &part);
-        at += part.count;
+        MSDU__KERNEL(p, local, &at, &recursion, &state, part.memory);
+        first += part.count;
     }
 }
 
@@ -451,16 +415,17 @@ void msdu__domain_forget(msdu__pipeline *p, uint32_t slice)
     const msdu__slice *cut = &p->slicing.slices[slice];
     void *drift = p->runs[slice].recursion.drift;
     if (drift != NULL) {
-        fill(p, drift, 0, cut->count * working_bytes(cut->dtype), true);
+        fill(p, drift, 0, cut->count * working_bytes(cut->dtype), MSDU_STAGE_LATE);
     }
 }
 
 void msdu__domain_clear(msdu__pipeline *p, uint32_t slice, bool is_late)
 {
     msdu__run *run = &p->runs[slice];
+    msdu_stage stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY;
     if (run->has_residual) {
-        fill(p, run->residual, 0, p->slicing.slices[slice].count * sizeof(float), is_late);
-        fill(p, run->owner_residual, 0, run->share_count[p->rank] * sizeof(float), is_late);
+        fill(p, run->residual, 0, p->slicing.slices[slice].count * sizeof(float), stage);
+        fill(p, run->owner_residual, 0, run->share_count[p->rank] * sizeof(float), stage);
         run->has_residual = false;
     }
 }
@@ -470,9 +435,10 @@ void msdu__domain_keep(msdu__pipeline *p, uint32_t slice)
     msdu__run *run = &p->runs[slice];
     run->had_residual = run->has_residual;
     if (run->kept != NULL && run->has_residual) {
-        copy(p, run->kept, run->residual, p->slicing.slices[slice].count * sizeof(float), false);
+        copy(p, run->kept, run->residual, p->slicing.slices[slice].count * sizeof(float),
+             MSDU_STAGE_EARLY);
         copy(p, run->owner_kept, run->owner_residual, run->share_count[p->rank] * sizeof(float),
-             false);
+             MSDU_STAGE_EARLY);
     }
 }
 
@@ -483,8 +449,10 @@ static void restore_residuals(msdu__pipeline *p, uint32_t slice)
         msdu__domain_clear(p, slice, true);
         return;
     }
-    copy(p, run->residual, run->kept, p->slicing.slices[slice].count * sizeof(float), true);
-    copy(p, run->owner_residual, run->owner_kept, run->share_count[p->rank] * sizeof(float), true);
+    copy(p, run->residual, run->kept, p->slicing.slices[slice].count * sizeof(float),
+         MSDU_STAGE_LATE);
+    copy(p, run->owner_residual, run->owner_kept, run->share_count[p->rank] * sizeof(float),
+         MSDU_STAGE_LATE);
     run->has_residual = true;
 }
 
@@ -496,7 +464,7 @@ void msdu__domain_skip(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
     for (uint32_t i = 0; i < p->slicing.slices[slice].segments && !is_absent; i++) {
         piece part = piece_at(p, slice, i, at, MSDU_GRADIENT);
         fill(p, part.memory, 0xff, part.count * msdu__dtype_bytes(p->slicing.slices[slice].dtype),
-             true);
+             MSDU_STAGE_LATE);
         at += part.count;
     }
     restore_residuals(p, slice);
@@ -504,9 +472,8 @@ void msdu__domain_skip(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
 
 static void add(msdu__pipeline *p, float *x, const float *y, uint64_t count, double factor)
 {
-    msdu__pass pass = {
-        .data = {.kind = MSDU_PASS_ADD, .count = count, .factor = factor, .in = y, .out = x}};
-    msdu__pass_run(p, &pass);
+    msdu_launch at = msdu__kernels_at(p, MSDU_STAGE_EARLY, MSDU_FLOAT32, count);
+    MSDU__KERNEL(p, add, &at, x, y, factor);
 }
 
 void msdu__domain_flush(msdu__pipeline *p, float *x, uint32_t slice, double factor, double own)
@@ -526,12 +493,11 @@ void msdu__domain_reset(msdu__pipeline *p)
 {
     for (uint32_t i = 0; i < p->tensor_count; i++) {
         const msdu__tensor *t = &p->tensors[i];
-        msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
-                                    .announcement = msdu__announcement(i, MSDU_PARAMETER),
-                                    .count = t->count * msdu__dtype_bytes(t->dtype),
-                                    .out = t->parameter}};
+        msdu_launch at =
+            msdu__kernels_at(p, MSDU_STAGE_EARLY, t->dtype, t->count * msdu__dtype_bytes(t->dtype));
+        at.announcement = msdu__announcement(i, MSDU_PARAMETER);
         if (t->role == MSDU_ROLE_STATE) {
-            msdu__pass_run(p, &pass);
+            MSDU__KERNEL(p, fill, &at, t->parameter, 0);
         }
     }
     for (uint32_t i = 0; i < p->tensor_count; i++) {
@@ -547,7 +513,7 @@ void msdu__domain_anchor(msdu__pipeline *p)
         int32_t dtype = p->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
             piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
-            convert(p, MSDU_PASS_LOAD, &part, offset_of(p->runs[slice].anchor, dtype, at), dtype);
+            load(p, offset_of(p->runs[slice].anchor, dtype, at), slice, &part);
             at += part.count;
         }
         /* what gradient rounds left in the error feedback is in gradient units: of no use here */
@@ -562,7 +528,7 @@ void msdu__domain_rollback(msdu__pipeline *p)
         int32_t dtype = p->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < p->slicing.slices[slice].segments; i++) {
             piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
-            convert(p, MSDU_PASS_STORE, &part, offset_of(p->runs[slice].anchor, dtype, at), dtype);
+            store(p, offset_of(p->runs[slice].anchor, dtype, at), slice, &part);
             at += part.count;
         }
     }

@@ -146,22 +146,23 @@ static uint32_t key_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_
     return p->settings.wire_is_stochastic ? (uint32_t)(mixed >> 32) | 1U : 0U;
 }
 
-static msdu__exchange exchange_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
-                                  uint32_t phase)
+static msdu_exchange exchange_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
+                                 uint32_t phase)
 {
-    const msdu__run *run = &p->runs[slice];
     bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
-    return (msdu__exchange){
-        .wire = msdu__wire_at(wire_of(p, f, slice)),
+    return (msdu_exchange){
+        .format = wire_of(p, f, slice),
         .block = (uint32_t)p->settings.wire_block,
-        .rank = p->rank,
         .ranks = p->ranks,
-        .factor = is_sum ? 1.0 : 1.0 / p->ranks,
         .key = key_of(p, f, slice, phase),
-        .share_count = run->share_count,
-        .share_start = run->share_start,
-        .share_bytes = p->slots[run->slot].share_bytes,
+        .factor = is_sum ? 1.0 : 1.0 / p->ranks,
     };
+}
+
+/* A kernel over floats of a slice in flight. */
+static msdu_launch floats_at(const msdu__pipeline *p, msdu_stage stage, uint64_t count)
+{
+    return msdu__kernels_at(p, stage, MSDU_FLOAT32, count);
 }
 
 static uint64_t ring_bytes(const msdu__pipeline *p, uint64_t bytes)
@@ -207,41 +208,27 @@ static msdu_status start_whole(msdu__pipeline *p, msdu__fragment *f, uint32_t sl
     return msdu__pipeline_start(p, &op, p->runs[slice].times.lane, &p->runs[slice].req);
 }
 
-static void sketch(msdu__pipeline *p, const float *value, uint32_t slice)
-{
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_SKETCH,
-                                .count = p->slicing.slices[slice].count,
-                                .in = value,
-                                .sketch = p->runs[slice].found->sketch,
-                                .seed = slice}};
-    msdu__pass_run(p, &pass);
-}
-
 static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &p->runs[slice];
     msdu__slot *slot = &p->slots[run->slot];
-    msdu__exchange x = exchange_of(p, f, slice, 0);
+    msdu_exchange x = exchange_of(p, f, slice, 0);
+    const msdu__wire *wire = msdu__wire_at(x.format);
+    msdu_launch at = floats_at(p, MSDU_STAGE_EARLY, p->slicing.slices[slice].count);
     uint64_t total = 0;
     for (int32_t i = 0; i < p->ranks; i++) {
-        slot->share_bytes[i] = msdu__wire_bytes(x.wire, run->share_count[i], x.block);
+        slot->share_bytes[i] = msdu__wire_bytes(wire, run->share_count[i], x.block);
         total += slot->share_bytes[i];
     }
     const float *value = msdu__domain_buffer(p, f, slice);
     /* a rank without weight sends nothing, not even what it held back */
     bool has_voice = msdu__voice_of(f)->weight > 0;
-    float *residual = x.wire->has_feedback && has_voice ? run->residual : NULL;
+    float *residual = wire->has_feedback && has_voice ? run->residual : NULL;
     if (residual != NULL) {
         run->has_residual = true;
-        sketch(p, value, slice);
+        MSDU__KERNEL(p, sketch, &at, value, slice, run->found->sketch);
     }
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_ENCODE,
-                                .in = value,
-                                .out = slot->send,
-                                .residual = residual,
-                                .sums = &run->found->residual},
-                       .exchange = &x};
-    msdu__pass_run(p, &pass);
+    MSDU__KERNEL(p, encode, &at, &x, value, residual, slot->send, &run->found->residual);
     msdu_op op = {
         .kind = MSDU_OP_ALLTOALL,
         .place = msdu__place(p),
@@ -374,19 +361,14 @@ static void slice_reduced(msdu__pipeline *p, uint32_t slice)
     msdu__pipeline_release(p, slice, MSDU_GRADIENT);
 }
 
-/* Is there anything in the sum of all contributions to the own share? Waits for the pass. */
+/* Is there anything in the sum of all contributions to the own share? Waits for the kernel. */
 static bool is_empty(msdu__pipeline *p, uint32_t slice)
 {
     const msdu__run *run = &p->runs[slice];
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_NORM,
-                                .dtype = MSDU_FLOAT32,
-                                .count = run->share_count[p->rank],
-                                .stage = MSDU_STAGE_LATE,
-                                .in = p->slots[run->slot].sum,
-                                .sums = &run->found->summed}};
+    msdu_launch at = floats_at(p, MSDU_STAGE_LATE, run->share_count[p->rank]);
     run->found->summed.update_sq = 0;
-    msdu__pass_run(p, &pass);
-    return msdu__pass_settle(p) == MSDU_OK && run->found->summed.update_sq == 0;
+    MSDU__KERNEL(p, norm, &at, p->slots[run->slot].sum, &run->found->summed);
+    return msdu__kernels_settle(p) == MSDU_OK && run->found->summed.update_sq == 0;
 }
 
 /* Sum of all contributions to the own share, encoded behind those of the owners before. */
@@ -394,25 +376,18 @@ static void sum_share(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice
 {
     const msdu__run *run = &p->runs[slice];
     const msdu__slot *slot = &p->slots[run->slot];
-    msdu__exchange x = exchange_of(p, f, slice, 1);
+    msdu_exchange x = exchange_of(p, f, slice, 1);
+    msdu_launch at = floats_at(p, MSDU_STAGE_LATE, run->share_count[p->rank]);
     uint8_t *out = slot->send;
     for (int32_t i = 0; i < p->rank; i++) {
         out += slot->share_bytes[i];
     }
     bool may_be_void = msdu__voice_of(f)->weight == 0;
-    float *residual = x.wire->has_feedback ? run->owner_residual : NULL;
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_REDUCE,
-                                .stage = MSDU_STAGE_LATE,
-                                .in = slot->received,
-                                .out = out,
-                                .residual = may_be_void ? NULL : residual,
-                                .sum = slot->sum},
-                       .exchange = &x};
-    msdu__pass_run(p, &pass);
+    float *residual = msdu__wire_at(x.format)->has_feedback ? run->owner_residual : NULL;
+    MSDU__KERNEL(p, reduce, &at, &x, slot->received, may_be_void ? NULL : residual, slot->sum, out);
     /* if no rank has weight the mean is dropped, and what it held back with it: not sent */
     if (may_be_void && residual != NULL && !is_empty(p, slice)) {
-        pass.data.residual = residual;
-        msdu__pass_run(p, &pass);
+        MSDU__KERNEL(p, reduce, &at, &x, slot->received, residual, slot->sum, out);
     }
 }
 
@@ -431,13 +406,9 @@ static void phase_done(msdu__pipeline *p, uint32_t slice)
         run->state = MSDU__RUN_SUMMED;
         return;
     }
-    msdu__exchange x = exchange_of(p, f, slice, 0);
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_DECODE,
-                                .stage = MSDU_STAGE_LATE,
-                                .in = slot->send,
-                                .out = msdu__domain_buffer(p, f, slice)},
-                       .exchange = &x};
-    msdu__pass_run(p, &pass);
+    msdu_exchange x = exchange_of(p, f, slice, 0);
+    msdu_launch at = floats_at(p, MSDU_STAGE_LATE, p->slicing.slices[slice].count);
+    MSDU__KERNEL(p, decode, &at, &x, slot->send, msdu__domain_buffer(p, f, slice));
     slice_reduced(p, slice);
 }
 

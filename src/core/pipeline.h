@@ -21,8 +21,8 @@
 #include "correct/correct.h"
 #include "interval/interval.h"
 #include "interval/sketch.h"
+#include "kernels.h"
 #include "observe/observe.h"
-#include "pass.h"
 #include "ready.h"
 #include "slicer/plan.h"
 #include "slicer/slicer.h"
@@ -93,7 +93,7 @@ typedef struct msdu__run {
     float *owner_residual; /* and of phase 2, own share only */
     float *kept;           /* both as they were before the present round; NULL: never needed */
     float *owner_kept;
-    msdu__recursion_state recursion;
+    msdu_recursion_state recursion;
     const uint64_t *share_count; /* elements by owner */
     const uint64_t *share_start;
     msdu_req *req;

@@ -62,9 +62,9 @@ void msdu__round_open(msdu__pipeline *p, uint32_t fragment)
 bool msdu__round_passes_done(msdu__pipeline *p, msdu__fragment *f)
 {
     if (!f->is_marked) {
-        f->mark = msdu__pass_mark(p);
+        f->mark = msdu__kernels_mark(p);
         f->is_marked = true;
     }
-    f->is_marked = !msdu__pass_reached(p, f->mark);
+    f->is_marked = !msdu__kernels_reached(p, f->mark);
     return !f->is_marked;
 }

@@ -56,7 +56,7 @@ static uint64_t hash_parameter(msdu__pipeline *p, const msdu__tensor *t)
     msdu_status status = copy != NULL ? MSDU_OK : no_memory(p);
     for (uint64_t at = 0; at < bytes && status == MSDU_OK; at += piece) {
         uint64_t count = bytes - at < piece ? bytes - at : piece;
-        status = msdu__pass_copy(p, copy, (const char *)t->parameter + at, count);
+        status = msdu__kernels_copy(p, copy, (const char *)t->parameter + at, count);
         hash = status == MSDU_OK ? hash_more(hash, copy, count) : hash;
     }
     free(copy);

@@ -3,7 +3,7 @@
 # Everything that needs a GPU, in one call on a machine that has one:
 #     scripts/gpu.sh [folder with NCCL's include and lib, or "" [folder with CIFAR-100]]
 # Builds the module nccl, runs its conformance suite with several ranks on the one GPU, the same
-# under compute-sanitizer where there is one, the speed of passes, PyTorch DDP under `msdu run`, CUDA
+# under compute-sanitizer where there is one, the speed of kernels, PyTorch DDP under `msdu run`, CUDA
 # tensors through the Python package; with CIFAR-100, trainings of ResNet-18 on 4 ranks: GPU_EPOCHS
 # (10) epochs with three seeds by DDP, at fixed intervals, by the default policy, each at most
 # GPU_TRAIN_S (900) seconds. Results go to bench/results/gpu-*.json, with a line for each case:
@@ -65,13 +65,13 @@ CK_RUN_CASE=faults run_case conformance_faults "$build/test/test_backend"
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
         run_case "sanitizer_$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-            "$build/bin/gpu_passes" nccl 4
+            "$build/bin/gpu_kernels" nccl 4
     done
 else
     note sanitizer "no compute-sanitizer here" 0
 fi
-if run_case passes "$build/bin/gpu_passes" nccl 256; then
-    cp "$build/passes.log" "$results/gpu-passes.json"
+if run_case kernels "$build/bin/gpu_kernels" nccl 256; then
+    cp "$build/kernels.log" "$results/gpu-kernels.json"
 fi
 if run_case passthrough "$build/bin/msdu" run -- "$build/bin/passthrough_nccl"; then
     cp "$build/passthrough.log" "$results/gpu-passthrough.json"

@@ -75,7 +75,8 @@ static void run_apply(const msdu__kernel *kernel, msdu__kernel_arrays *a)
     if (!msdu__chain_parse(chains[kernel->variant], false, &chain, why, sizeof(why))) {
         abort(); /* the names are ours */
     }
-    msdu__correct_apply(&chain, &correct_args, &arrays, &sums);
+    const msdu_rules rules = msdu__chain_numbers(&chain, &correct_args, false);
+    msdu__correct_apply(&rules, &arrays, &sums);
     a->sink += sums.update_sq + sums.weight_sq;
 }
 
@@ -133,19 +134,20 @@ static void expect_clip(msdu__kernel_point *p)
 
 /* --- recursion: heavy ball, f = 1 --- */
 
-static msdu__recursion_state state_of(msdu__kernel_arrays *a)
+static msdu_recursion_state state_of(msdu__kernel_arrays *a)
 {
-    return (msdu__recursion_state){.drift = a->array[MSDU__ANCHOR],
-                                   .velocity = a->array[MSDU__UPDATE],
-                                   .trace = a->array[MSDU__MOMENTUM]};
+    return (msdu_recursion_state){.drift = a->array[MSDU__ANCHOR],
+                                  .velocity = a->array[MSDU__UPDATE],
+                                  .trace = a->array[MSDU__MOMENTUM]};
 }
 
 static void run_recursion_local(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
     (void)kernel;
     msdu__sums sums = {0};
-    msdu__recursion_state state = state_of(a);
-    msdu__recursion_local(&recursion, &state, a->array[MSDU__PARAM], a->count, MSDU_FLOAT32, &sums);
+    msdu_recursion c = msdu__recursion_numbers(&recursion);
+    msdu_recursion_state state = state_of(a);
+    msdu__recursion_local(&c, &state, a->array[MSDU__PARAM], a->count, MSDU_FLOAT32, &sums);
     a->sink += sums.update_sq;
 }
 
@@ -153,17 +155,19 @@ static void run_recursion_capture(const msdu__kernel *kernel, msdu__kernel_array
 {
     (void)kernel;
     msdu__sums sums = {0};
-    msdu__recursion_state state = state_of(a);
-    msdu__recursion_capture(&recursion, &state, a->array[MSDU__PARAM], a->array[MSDU__SNAPSHOT],
-                            a->count, MSDU_FLOAT32, &sums);
+    msdu_recursion c = msdu__recursion_numbers(&recursion);
+    msdu_recursion_state state = state_of(a);
+    msdu__recursion_capture(&c, &state, a->array[MSDU__PARAM], a->array[MSDU__SNAPSHOT], a->count,
+                            MSDU_FLOAT32, &sums);
     a->sink += sums.update_sq;
 }
 
 static void run_recursion_apply(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
     (void)kernel;
-    msdu__recursion_state state = state_of(a);
-    msdu__recursion_apply(&recursion, &state, a->array[MSDU__SNAPSHOT], NULL, a->array[MSDU__PARAM],
+    msdu_recursion c = msdu__recursion_numbers(&recursion);
+    msdu_recursion_state state = state_of(a);
+    msdu__recursion_apply(&c, &state, a->array[MSDU__SNAPSHOT], NULL, a->array[MSDU__PARAM],
                           a->count, MSDU_FLOAT32);
 }
 

@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define MSDU_BACKEND_SYMBOL "msdu_backend_v1" /* major in the symbol, minor in size */
+#define MSDU_BACKEND_SYMBOL "msdu_backend_v2" /* major in the symbol, minor in size */
 
 typedef struct msdu_comm msdu_comm; /* a joined group; owned by the backend */
 typedef struct msdu_req msdu_req;   /* an operation in flight; owned by the backend */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accumulated domain: how far this rank's optimizer is from what all ranks have in common. */
-#include "core/pass.h"
+#include "core/kernels.h"
 #include "guard.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 /* Elements `at` on of a slice's recursion, to element `to` on. The trainer's momentum buffer holds
  * that of the recursion and what our own additions left in it. */
 typedef struct part {
-    const msdu__recursion_state *from;
+    const msdu_recursion_state *from;
     uint64_t at;
     uint64_t to;
     uint64_t count;
@@ -40,12 +40,12 @@ static msdu_status copy_part(msdu__caller *c, const part *one, const msdu_apart 
         return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: out of memory", c->job->rank);
     }
     msdu_status status =
-        msdu__pass_copy(c->engine, parameter, (const char *)one->from->drift + at, bytes);
-    status = status == MSDU_OK ? msdu__pass_copy(c->engine, momentum,
+        msdu__kernels_copy(c->engine, parameter, (const char *)one->from->drift + at, bytes);
+    status = status == MSDU_OK ? msdu__kernels_copy(c->engine, momentum,
                                                  (const char *)one->from->velocity + at, bytes)
                                : status;
     status = status == MSDU_OK
-                 ? msdu__pass_copy(c->engine, trace, (const char *)one->from->trace + at, bytes)
+                 ? msdu__kernels_copy(c->engine, trace, (const char *)one->from->trace + at, bytes)
                  : status;
     if (status == MSDU_OK) {
         add(trace, momentum, one);

@@ -4,7 +4,7 @@
 
 #include "checkpoint/state.h"
 #include "core/domain.h"
-#include "core/pass.h"
+#include "core/kernels.h"
 #include "core/progress.h"
 #include "guard.h"
 
@@ -82,7 +82,7 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return status;
     }
     status = msdu__caller_wait(c, id, (uint32_t)what);
-    msdu_status settled = is_given(status) ? msdu__pass_settle(c->engine) : MSDU_OK;
+    msdu_status settled = is_given(status) ? msdu__kernels_settle(c->engine) : MSDU_OK;
     return settled == MSDU_OK ? status : settled;
 }
 
@@ -297,7 +297,7 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
     if (msdu__handover_has_failed(c->hand) || c->is_finished) {
         msdu__domain_rollback(c->engine);
     }
-    return msdu__pass_settle(c->engine);
+    return msdu__kernels_settle(c->engine);
 }
 
 msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes, size_t *bytes_out)

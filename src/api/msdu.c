@@ -7,7 +7,7 @@
 #include "checkpoint/state.h"
 #include "core/domain.h"
 #include "core/memory.h"
-#include "core/pass.h"
+#include "core/kernels.h"
 #include "core/progress.h"
 #include "guard.h"
 #include "startup/startup.h"
@@ -174,7 +174,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
     if (ctx->job.starts_local) {
         msdu__domain_anchor(&ctx->engine);
     }
-    if (msdu__pass_settle(&ctx->engine) != MSDU_OK) {
+    if (msdu__kernels_settle(&ctx->engine) != MSDU_OK) {
         return msdu__handover_status(&ctx->hand);
     }
     msdu__cell_set(&ctx->hand.reports.start_ns, msdu__job_now(&ctx->job));

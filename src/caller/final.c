@@ -8,8 +8,8 @@
 
 #include "core/blocking.h"
 #include "core/domain.h"
+#include "core/kernels.h"
 #include "core/memory.h"
-#include "core/pass.h"
 #include "core/progress.h"
 #include "startup/startup.h"
 
@@ -38,14 +38,10 @@ typedef struct meeting {
 static bool is_finite(msdu__caller *c, const msdu__tensor *t)
 {
     msdu_sums *sums = &c->engine->runs[0].found->summed; /* no round is under way */
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_NORM,
-                                .dtype = t->dtype,
-                                .count = t->count,
-                                .in = t->parameter,
-                                .sums = sums}};
+    msdu_launch at = msdu__kernels_at(c->engine, MSDU_STAGE_EARLY, t->dtype, t->count);
     *sums = (msdu_sums){0};
-    msdu__pass_run(c->engine, &pass);
-    return msdu__pass_settle(c->engine) != MSDU_OK || sums->bad == 0;
+    MSDU__KERNEL(c->engine, norm, &at, t->parameter, sums);
+    return msdu__kernels_settle(c->engine) != MSDU_OK || sums->bad == 0;
 }
 
 static uint64_t find_bad(msdu__caller *c)
@@ -196,13 +192,8 @@ static msdu_status reduce_slice(msdu__caller *c, const meeting *m, uint32_t slic
                   .recv = c->engine->runs[slice].buf};
     msdu_status status = msdu__blocking_run(c->engine, &op, 0);
     if (status == MSDU_OK) {
-        msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
-                                    .dtype = dtype,
-                                    .count = cut->count,
-                                    .stage = MSDU_STAGE_LATE,
-                                    .factor = 1.0 / m->weights,
-                                    .out = c->engine->runs[slice].buf}};
-        msdu__pass_run(c->engine, &pass);
+        msdu_launch at = msdu__kernels_at(c->engine, MSDU_STAGE_LATE, dtype, cut->count);
+        MSDU__KERNEL(c->engine, scale, &at, c->engine->runs[slice].buf, 1.0 / m->weights, NULL);
         c->hand->summary.bytes_sent += 2 * cut->count * (is_double ? 8 : 4) *
                                        (uint64_t)(c->job->ranks - 1) / (uint64_t)c->job->ranks;
     }
@@ -239,7 +230,7 @@ static msdu_status average(msdu__caller *c, const meeting *m, uint32_t first, ui
         msdu__domain_apply(c->engine, &f, slice);
         msdu__domain_forget(c->engine, slice);
     }
-    return status == MSDU_OK ? msdu__pass_settle(c->engine) : status;
+    return status == MSDU_OK ? msdu__kernels_settle(c->engine) : status;
 }
 
 bool msdu__final_has_parameters(const msdu__model *model)

@@ -5,7 +5,7 @@
 
 #include "state.h"
 
-#include "core/pass.h"
+#include "core/kernels.h"
 
 /* --- fragments --- */
 
@@ -70,13 +70,13 @@ static void code_memory(msdu__engine *e, msdu__serial *c, const char *name, void
     void *copy = malloc(count * width);
     msdu_status status = copy != NULL ? MSDU_OK : MSDU_ERR_NO_MEMORY;
     if (status == MSDU_OK && c->out != NULL) {
-        status = msdu__pass_copy(e, copy, array, count * width);
+        status = msdu__kernels_copy(e, copy, array, count * width);
     }
     if (status == MSDU_OK) {
         msdu__serial_array(c, name, copy, count, width);
     }
     if (status == MSDU_OK && c->bad == NULL && c->in != NULL) {
-        status = msdu__pass_copy(e, array, copy, count * width);
+        status = msdu__kernels_copy(e, array, copy, count * width);
     }
     free(copy);
     if (status != MSDU_OK) {

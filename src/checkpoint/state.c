@@ -7,7 +7,7 @@
 #include "state.h"
 
 #include "core/blocking.h"
-#include "core/pass.h"
+#include "core/kernels.h"
 #include "core/progress.h"
 #include "core/tune.h"
 #include "startup/startup.h"
@@ -394,7 +394,7 @@ static msdu__outcome carry(msdu__engine *e, void *subject, uint64_t number)
     if (!msdu__image_is_quiet(e)) {
         return MSDU__LATER;
     }
-    if (msdu__pass_settle(e) != MSDU_OK) {
+    if (msdu__kernels_settle(e) != MSDU_OK) {
         return MSDU__DONE; /* the context has failed: who waits leaves by that */
     }
     call->status = call->is_set ? read_state(call->caller, call) : write_state(call->caller, call);

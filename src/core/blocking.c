@@ -28,7 +28,7 @@ msdu_status msdu__blocking_run(msdu__engine *e, msdu_op *op, uint32_t lane)
     struct timespec pause = {.tv_nsec = POLL_LEAST_NS};
     uint64_t began = msdu__engine_now(e);
     msdu_status status =
-        msdu__handover_status(e->hand); /* a pass or a copy before it may have failed */
+        msdu__handover_status(e->hand); /* a kernel or a copy before it may have failed */
     if (status == MSDU_OK) {
         status = msdu__engine_start(e, op, lane, &req);
     }

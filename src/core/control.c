@@ -22,7 +22,7 @@ static uint64_t round_hash(const msdu__fragment *f)
     return msdu__plan_hash(facts, 6) ^ f->order.hash;
 }
 
-/* What the passes of all slices found, in slice order. */
+/* What the kernels of all slices found, in slice order. */
 static void collect(msdu__engine *e, msdu__fragment *f)
 {
     msdu__domain_sums(e, f);
@@ -100,7 +100,7 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
 bool msdu__control_start(msdu__engine *e, msdu__fragment *f)
 {
     if (f->issued < f->slice_count || !msdu__order_may_control(e, f) ||
-        !msdu__round_passes_done(e, f)) {
+        !msdu__round_kernels_done(e, f)) {
         return false;
     }
     collect(e, f);

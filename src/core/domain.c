@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a slice means in each domain: what is captured, where it is reduced, what is done with the
- * mean. Passes over memory only (pass.h); runs on the communication thread.
+ * mean. Kernels only (kernels.h); runs on the communication thread.
  */
 #include "domain.h"
 
 #include "control.h"
-#include "pass.h"
+#include "kernels.h"
 
 #include <assert.h>
 #include <string.h>
@@ -55,55 +55,38 @@ static void *offset_of(void *base, int32_t dtype, uint64_t elements)
     return base == NULL ? NULL : (char *)base + elements * working_bytes(dtype);
 }
 
-/* in (dtype) to working type, or, as a store, back */
-static void convert(msdu__engine *e, msdu_pass_kind kind, const piece *part, void *working,
-                    int32_t dtype)
+/* A kernel over a part. */
+static msdu_launch over(const msdu__engine *e, msdu_stage stage, uint32_t slice, const piece *part)
 {
-    bool is_store = kind == MSDU_PASS_STORE;
-    assert(part->memory != NULL && working != NULL);
-    msdu__pass pass = {.data = {.kind = (int32_t)kind,
-                                .dtype = dtype,
-                                .count = part->count,
-                                .stage = is_store ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
-                                .announcement = part->announcement,
-                                .in = is_store ? working : part->memory,
-                                .out = is_store ? part->memory : working}};
-    msdu__pass_run(e, &pass);
+    msdu_launch at = msdu__kernels_at(e, stage, e->model->slicing.slices[slice].dtype, part->count);
+    at.announcement = part->announcement;
+    return at;
 }
 
-static void fill(msdu__engine *e, void *out, int byte, uint64_t bytes, bool is_late)
+/* working <- a part */
+static void load(msdu__engine *e, void *working, uint32_t slice, const piece *part)
 {
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
-                                .byte = byte,
-                                .count = bytes,
-                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
-                                .out = out}};
-    msdu__pass_run(e, &pass);
+    msdu_launch at = over(e, MSDU_STAGE_EARLY, slice, part);
+    MSDU__KERNEL(e, load, &at, working, part->memory, NULL);
 }
 
-static void copy(msdu__engine *e, void *out, const void *in, uint64_t bytes, bool is_late)
+/* a part <- working */
+static void store(msdu__engine *e, const void *working, uint32_t slice, const piece *part)
 {
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_COPY,
-                                .count = bytes,
-                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
-                                .in = in,
-                                .out = out}};
-    msdu__pass_run(e, &pass);
+    msdu_launch at = over(e, MSDU_STAGE_LATE, slice, part);
+    MSDU__KERNEL(e, store, &at, part->memory, working);
 }
 
-/* sums: NULL, or where the sum of squares afterwards goes */
-static void scale(msdu__engine *e, void *x, int32_t dtype, uint64_t count, double factor,
-                  msdu_sums *sums, bool is_late)
+static void fill(msdu__engine *e, void *out, int byte, uint64_t bytes, msdu_stage stage)
 {
-    msdu__pass pass = {.data = {.kind = factor == 1 ? MSDU_PASS_NORM : MSDU_PASS_SCALE,
-                                .dtype = dtype,
-                                .count = count,
-                                .stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY,
-                                .factor = factor,
-                                .in = x,
-                                .out = x,
-                                .sums = sums}};
-    msdu__pass_run(e, &pass);
+    msdu_launch at = msdu__kernels_at(e, stage, MSDU_FLOAT32, bytes);
+    MSDU__KERNEL(e, fill, &at, out, byte);
+}
+
+static void copy(msdu__engine *e, void *out, const void *in, uint64_t bytes, msdu_stage stage)
+{
+    msdu_launch at = msdu__kernels_at(e, stage, MSDU_FLOAT32, bytes);
+    MSDU__KERNEL(e, copy, &at, out, in);
 }
 
 void *msdu__domain_buffer(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
@@ -117,16 +100,13 @@ void *msdu__domain_buffer(msdu__engine *e, const msdu__fragment *f, uint32_t sli
 
 /* Memory of a slice's part. A mean that is applied at once needs no snapshot: the parameters still
  * are what was captured. */
-static msdu_pass arrays_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice,
-                           const piece *part)
+static msdu_arrays arrays_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice,
+                             const piece *part)
 {
     const msdu__run *run = &e->runs[slice];
     void *snapshot = f->round.delay_steps > 0 ? run->snapshot : NULL;
     int32_t dtype = e->model->slicing.slices[slice].dtype;
-    return (msdu_pass){
-        .dtype = dtype,
-        .count = part->count,
-        .announcement = part->announcement,
+    return (msdu_arrays){
         .param = part->memory,
         .anchor = offset_of(run->anchor, dtype, part->at),
         .update = offset_of(run->buf, dtype, part->at),
@@ -135,10 +115,10 @@ static msdu_pass arrays_of(const msdu__engine *e, const msdu__fragment *f, uint3
     };
 }
 
-static msdu__recursion_args recursion_args(msdu__engine *e)
+static msdu_recursion recursion_of(msdu__engine *e, double lr)
 {
-    return (msdu__recursion_args){
-        .lr = msdu__number_get(&e->hand->reports.lr),
+    const msdu__recursion_args args = {
+        .lr = lr,
         .momentum = e->job->settings.momentum,
         .factor = msdu__flag_get(&e->hand->reports.is_first_call)
                       ? 1.0
@@ -146,51 +126,26 @@ static msdu__recursion_args recursion_args(msdu__engine *e)
         .weight_decay = e->job->settings.weight_decay,
         .is_nesterov = e->job->settings.nesterov != 0,
     };
+    return msdu__recursion_numbers(&args);
 }
 
-/* A pass of the recursion over a part; in and out are the kind's. */
-static void recur(msdu__engine *e, uint32_t slice, const msdu__recursion_args *args, msdu_pass data,
-                  const piece *part)
+static msdu_recursion_state state_of(const msdu__engine *e, uint32_t slice, const piece *part)
 {
-    const msdu__run *run = &e->runs[slice];
+    const msdu_recursion_state *whole = &e->runs[slice].recursion;
     int32_t dtype = e->model->slicing.slices[slice].dtype;
-    data.dtype = dtype;
-    data.count = part->count;
-    data.announcement = part->announcement;
-    data.drift = offset_of(run->recursion.drift, dtype, part->at);
-    data.velocity = offset_of(run->recursion.velocity, dtype, part->at);
-    data.trace = offset_of(run->recursion.trace, dtype, part->at);
-    msdu__pass pass = {.data = data, .recursion = args};
-    msdu__pass_run(e, &pass);
+    return (msdu_recursion_state){offset_of(whole->drift, dtype, part->at),
+                                  offset_of(whole->velocity, dtype, part->at),
+                                  offset_of(whole->trace, dtype, part->at)};
 }
 
 /* Where sums are asked for (setting reduce), a local gradient stands for what ranks with the same
  * one would have summed up. The recursion is linear, so it may run in units of that. */
 static void sum_alone(msdu__engine *e, uint32_t slice, const piece *part)
 {
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_SCALE,
-                                .dtype = e->model->slicing.slices[slice].dtype,
-                                .count = part->count,
-                                .announcement = part->announcement,
-                                .factor = e->job->ranks,
-                                .out = part->memory}};
+    msdu_launch at = over(e, MSDU_STAGE_EARLY, slice, part);
     if (e->job->settings.reduce_sum) {
-        msdu__pass_run(e, &pass);
+        MSDU__KERNEL(e, scale, &at, part->memory, e->job->ranks, NULL);
     }
-}
-
-static void capture_gradient(msdu__engine *e, uint32_t slice, const piece *part, msdu_sums *sums)
-{
-    const msdu__run *run = &e->runs[slice];
-    int32_t dtype = e->model->slicing.slices[slice].dtype;
-    msdu__pass pass = {.data = {.kind = run->is_staged ? MSDU_PASS_LOAD : MSDU_PASS_NORM,
-                                .dtype = dtype,
-                                .announcement = part->announcement,
-                                .count = part->count,
-                                .in = part->memory,
-                                .out = offset_of(run->buf, dtype, part->at),
-                                .sums = sums}};
-    msdu__pass_run(e, &pass);
 }
 
 /* Gradients that do not count are not even read; without input a shadowed optimizer stands still.
@@ -209,23 +164,23 @@ static void capture_piece(msdu__engine *e, const msdu__fragment *f, uint32_t sli
     int32_t dtype = e->model->slicing.slices[slice].dtype;
     void *buf = offset_of(run->buf, dtype, part->at);
     msdu_sums *sums = f->round.is_exact ? NULL : &e->captured[part->segment];
+    msdu_launch at = over(e, MSDU_STAGE_EARLY, slice, part);
     if (run->is_state) {
-        convert(e, MSDU_PASS_LOAD, part, buf, dtype);
+        load(e, buf, slice, part);
     } else if (is_unread(e, f)) {
         return;
+    } else if (f->round.is_gradient && run->is_staged) {
+        MSDU__KERNEL(e, load, &at, buf, part->memory, sums);
     } else if (f->round.is_gradient) {
-        capture_gradient(e, slice, part, sums);
+        MSDU__KERNEL(e, norm, &at, part->memory, sums);
     } else if (e->job->is_accumulated && !f->round.is_exact) {
-        msdu__recursion_args args = recursion_args(e);
+        msdu_recursion recursion = recursion_of(e, msdu__number_get(&e->hand->reports.lr));
+        msdu_recursion_state state = state_of(e, slice, part);
         sum_alone(e, slice, part);
-        msdu_pass data = {.kind = MSDU_PASS_DRIFT, .in = part->memory, .out = buf, .sums = sums};
-        recur(e, slice, &args, data, part);
+        MSDU__KERNEL(e, drift, &at, &recursion, &state, part->memory, buf, sums);
     } else {
-        msdu__pass pass = {.data = arrays_of(e, f, slice, part)};
-        pass.data.kind = MSDU_PASS_CAPTURE;
-        pass.data.sums = sums;
-        pass.hash = &run->found->hash;
-        msdu__pass_run(e, &pass);
+        msdu_arrays arrays = arrays_of(e, f, slice, part);
+        MSDU__KERNEL(e, capture, &at, &arrays, sums, &run->found->hash);
     }
 }
 
@@ -235,15 +190,28 @@ static int32_t working_dtype(const msdu__engine *e, uint32_t slice)
     return e->model->slicing.slices[slice].dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
 }
 
-static void weigh(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
+/* sums: NULL, or where the sum of squares afterwards goes */
+static void scale(msdu__engine *e, const msdu__fragment *f, uint32_t slice, msdu_stage stage,
+                  double factor, msdu_sums *sums)
 {
     void *x = msdu__domain_buffer(e, f, slice);
-    uint64_t count = e->model->slicing.slices[slice].count;
-    int32_t dtype = working_dtype(e, slice);
-    if (f->contribution.weight == 0) {
-        fill(e, x, 0, count * working_bytes(dtype), false);
+    msdu_launch at =
+        msdu__kernels_at(e, stage, working_dtype(e, slice), e->model->slicing.slices[slice].count);
+    if (factor == 1) {
+        MSDU__KERNEL(e, norm, &at, x, sums);
     } else {
-        scale(e, x, dtype, count, f->contribution.weight, NULL, false);
+        MSDU__KERNEL(e, scale, &at, x, factor, sums);
+    }
+}
+
+static void weigh(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
+{
+    const msdu__slice *cut = &e->model->slicing.slices[slice];
+    if (f->contribution.weight == 0) {
+        fill(e, msdu__domain_buffer(e, f, slice), 0, cut->count * working_bytes(cut->dtype),
+             MSDU_STAGE_EARLY);
+    } else {
+        scale(e, f, slice, MSDU_STAGE_EARLY, f->contribution.weight, NULL);
     }
 }
 
@@ -296,8 +264,7 @@ static void store_gradients(msdu__engine *e, const msdu__fragment *f, uint32_t s
     uint64_t at = 0;
     for (uint32_t i = 0; i < cut->segments && !f->contribution.is_absent; i++) {
         piece part = piece_at(e, slice, i, at, MSDU_GRADIENT);
-        convert(e, MSDU_PASS_STORE, &part, offset_of(e->runs[slice].buf, cut->dtype, at),
-                cut->dtype);
+        store(e, offset_of(e->runs[slice].buf, cut->dtype, at), slice, &part);
         at += part.count;
     }
 }
@@ -331,8 +298,7 @@ void msdu__domain_reduced(msdu__engine *e, msdu__fragment *f, uint32_t slice)
         take_captured(e, slice, sums);
     } else if (factor != 1 || sums != NULL) {
         /* a bad value is known from the capture already, with its rank */
-        scale(e, msdu__domain_buffer(e, f, slice), working_dtype(e, slice),
-              e->model->slicing.slices[slice].count, factor, sums, true);
+        scale(e, f, slice, MSDU_STAGE_LATE, factor, sums);
     }
     if (f->round.is_gradient && run->is_staged) {
         store_gradients(e, f, slice);
@@ -342,8 +308,7 @@ void msdu__domain_reduced(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 /* The weights are known: of the sum, divided by the number of ranks, to the mean. */
 static void rescale(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
-    scale(e, msdu__domain_buffer(e, f, slice), working_dtype(e, slice),
-          e->model->slicing.slices[slice].count, f->scale, NULL, true);
+    scale(e, f, slice, MSDU_STAGE_LATE, f->scale, NULL);
     if (f->round.is_gradient && e->runs[slice].is_staged) {
         store_gradients(e, f, slice);
     }
@@ -351,30 +316,27 @@ static void rescale(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 
 static void correct_piece(msdu__engine *e, msdu__fragment *f, uint32_t slice, const piece *part)
 {
-    msdu__pass pass = {
-        .data = arrays_of(e, f, slice, part),
-        .chain = f->round.is_exact ? &e->job->mean_chain : &e->job->chain,
-        .correct = &e->correct_args,
-    };
-    pass.data.kind = MSDU_PASS_APPLY;
-    pass.data.stage = MSDU_STAGE_LATE;
-    pass.data.sums = f->round.is_exact ? NULL : &e->applied[part->segment];
-    msdu__pass_run(e, &pass);
+    msdu_launch at = over(e, MSDU_STAGE_LATE, slice, part);
+    msdu_arrays arrays = arrays_of(e, f, slice, part);
+    msdu_rules rules = msdu__chain_numbers(f->round.is_exact ? &e->job->mean_chain : &e->job->chain,
+                                           &e->correct_args, arrays.snapshot == NULL);
+    MSDU__KERNEL(e, apply, &at, &arrays, &rules,
+                 f->round.is_exact ? NULL : &e->applied[part->segment]);
 }
 
 static void apply_piece(msdu__engine *e, msdu__fragment *f, uint32_t slice, const piece *part)
 {
     const msdu__run *run = &e->runs[slice];
-    int32_t dtype = e->model->slicing.slices[slice].dtype;
-    void *buf = offset_of(run->buf, dtype, part->at);
+    void *buf = offset_of(run->buf, e->model->slicing.slices[slice].dtype, part->at);
     if (run->is_state) {
-        convert(e, MSDU_PASS_STORE, part, buf, dtype);
+        store(e, buf, slice, part);
     } else if (e->job->is_accumulated && !f->round.is_exact) {
-        msdu__recursion_args args = recursion_args(e);
-        args.lr = f->is_void ? 0 : args.lr; /* there is no mean: a local step after all */
-        msdu_pass data = {
-            .kind = MSDU_PASS_MEET, .stage = MSDU_STAGE_LATE, .in = buf, .out = part->memory};
-        recur(e, slice, &args, data, part);
+        /* without a mean: a local step after all */
+        msdu_recursion recursion =
+            recursion_of(e, f->is_void ? 0 : msdu__number_get(&e->hand->reports.lr));
+        msdu_recursion_state state = state_of(e, slice, part);
+        msdu_launch at = over(e, MSDU_STAGE_LATE, slice, part);
+        MSDU__KERNEL(e, meet, &at, &recursion, &state, buf, part->memory);
     } else {
         correct_piece(e, f, slice, part);
     }
@@ -394,11 +356,12 @@ static void keep_equal(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
     int32_t dtype = e->model->slicing.slices[slice].dtype;
     for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments; i++) {
         piece part = piece_at(e, slice, i, at, MSDU_PARAMETER);
-        msdu_pass arrays = arrays_of(e, f, slice, &part);
+        msdu_arrays arrays = arrays_of(e, f, slice, &part);
         if (arrays.snapshot != NULL) {
-            copy(e, arrays.anchor, arrays.snapshot, part.count * working_bytes(dtype), true);
+            copy(e, arrays.anchor, arrays.snapshot, part.count * working_bytes(dtype),
+                 MSDU_STAGE_LATE);
         } else {
-            convert(e, MSDU_PASS_LOAD, &part, arrays.anchor, dtype);
+            load(e, arrays.anchor, slice, &part);
         }
         at += part.count;
     }
@@ -440,14 +403,15 @@ void msdu__domain_local(msdu__engine *e, uint32_t slice)
     if (msdu__flag_get(&e->hand->reports.is_absent)) {
         return;
     }
-    msdu__recursion_args args = recursion_args(e);
-    uint64_t at = 0;
+    msdu_recursion recursion = recursion_of(e, msdu__number_get(&e->hand->reports.lr));
+    uint64_t first = 0;
     for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments; i++) {
-        piece part = piece_at(e, slice, i, at, MSDU_GRADIENT);
+        piece part = piece_at(e, slice, i, first, MSDU_GRADIENT);
+        msdu_recursion_state state = state_of(e, slice, &part);
+        msdu_launch at = over(e, MSDU_STAGE_EARLY, slice, &part);
         sum_alone(e, slice, &part);
-        msdu_pass data = {.kind = MSDU_PASS_LOCAL, .out = part.memory};
-        recur(e, slice, &args, data, &part);
-        at += part.count;
+        MSDU__KERNEL(e, local, &at, &recursion, &state, part.memory);
+        first += part.count;
     }
 }
 
@@ -456,16 +420,17 @@ void msdu__domain_forget(msdu__engine *e, uint32_t slice)
     const msdu__slice *cut = &e->model->slicing.slices[slice];
     void *drift = e->runs[slice].recursion.drift;
     if (drift != NULL) {
-        fill(e, drift, 0, cut->count * working_bytes(cut->dtype), true);
+        fill(e, drift, 0, cut->count * working_bytes(cut->dtype), MSDU_STAGE_LATE);
     }
 }
 
 void msdu__domain_clear(msdu__engine *e, uint32_t slice, bool is_late)
 {
     msdu__run *run = &e->runs[slice];
+    msdu_stage stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY;
     if (run->has_residual) {
-        fill(e, run->residual, 0, e->model->slicing.slices[slice].count * sizeof(float), is_late);
-        fill(e, run->owner_residual, 0, run->share_count[e->job->rank] * sizeof(float), is_late);
+        fill(e, run->residual, 0, e->model->slicing.slices[slice].count * sizeof(float), stage);
+        fill(e, run->owner_residual, 0, run->share_count[e->job->rank] * sizeof(float), stage);
         run->has_residual = false;
     }
 }
@@ -476,9 +441,9 @@ void msdu__domain_keep(msdu__engine *e, uint32_t slice)
     run->had_residual = run->has_residual;
     if (run->kept != NULL && run->has_residual) {
         copy(e, run->kept, run->residual, e->model->slicing.slices[slice].count * sizeof(float),
-             false);
+             MSDU_STAGE_EARLY);
         copy(e, run->owner_kept, run->owner_residual,
-             run->share_count[e->job->rank] * sizeof(float), false);
+             run->share_count[e->job->rank] * sizeof(float), MSDU_STAGE_EARLY);
     }
 }
 
@@ -489,9 +454,10 @@ static void restore_residuals(msdu__engine *e, uint32_t slice)
         msdu__domain_clear(e, slice, true);
         return;
     }
-    copy(e, run->residual, run->kept, e->model->slicing.slices[slice].count * sizeof(float), true);
+    copy(e, run->residual, run->kept, e->model->slicing.slices[slice].count * sizeof(float),
+         MSDU_STAGE_LATE);
     copy(e, run->owner_residual, run->owner_kept, run->share_count[e->job->rank] * sizeof(float),
-         true);
+         MSDU_STAGE_LATE);
     run->has_residual = true;
 }
 
@@ -503,7 +469,8 @@ void msdu__domain_skip(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
     for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments && !is_absent; i++) {
         piece part = piece_at(e, slice, i, at, MSDU_GRADIENT);
         fill(e, part.memory, 0xff,
-             part.count * msdu__dtype_bytes(e->model->slicing.slices[slice].dtype), true);
+             part.count * msdu__dtype_bytes(e->model->slicing.slices[slice].dtype),
+             MSDU_STAGE_LATE);
         at += part.count;
     }
     restore_residuals(e, slice);
@@ -511,9 +478,8 @@ void msdu__domain_skip(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 
 static void add(msdu__engine *e, float *x, const float *y, uint64_t count, double factor)
 {
-    msdu__pass pass = {
-        .data = {.kind = MSDU_PASS_ADD, .count = count, .factor = factor, .in = y, .out = x}};
-    msdu__pass_run(e, &pass);
+    msdu_launch at = msdu__kernels_at(e, MSDU_STAGE_EARLY, MSDU_FLOAT32, count);
+    MSDU__KERNEL(e, add, &at, x, y, factor);
 }
 
 void msdu__domain_flush(msdu__engine *e, float *x, uint32_t slice, double factor, double own)
@@ -533,12 +499,11 @@ void msdu__domain_reset(msdu__engine *e)
 {
     for (uint32_t i = 0; i < e->model->tensor_count; i++) {
         const msdu__tensor *t = &e->model->tensors[i];
-        msdu__pass pass = {.data = {.kind = MSDU_PASS_FILL,
-                                    .announcement = msdu__announcement(i, MSDU_PARAMETER),
-                                    .count = t->count * msdu__dtype_bytes(t->dtype),
-                                    .out = t->parameter}};
+        msdu_launch at =
+            msdu__kernels_at(e, MSDU_STAGE_EARLY, t->dtype, t->count * msdu__dtype_bytes(t->dtype));
+        at.announcement = msdu__announcement(i, MSDU_PARAMETER);
         if (t->role == MSDU_ROLE_STATE) {
-            msdu__pass_run(e, &pass);
+            MSDU__KERNEL(e, fill, &at, t->parameter, 0);
         }
     }
     for (uint32_t i = 0; i < e->model->tensor_count; i++) {
@@ -554,7 +519,7 @@ void msdu__domain_anchor(msdu__engine *e)
         int32_t dtype = e->model->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments; i++) {
             piece part = piece_at(e, slice, i, at, MSDU_PARAMETER);
-            convert(e, MSDU_PASS_LOAD, &part, offset_of(e->runs[slice].anchor, dtype, at), dtype);
+            load(e, offset_of(e->runs[slice].anchor, dtype, at), slice, &part);
             at += part.count;
         }
         /* what gradient rounds left in the error feedback is in gradient units: of no use here */
@@ -569,7 +534,7 @@ void msdu__domain_rollback(msdu__engine *e)
         int32_t dtype = e->model->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments; i++) {
             piece part = piece_at(e, slice, i, at, MSDU_PARAMETER);
-            convert(e, MSDU_PASS_STORE, &part, offset_of(e->runs[slice].anchor, dtype, at), dtype);
+            store(e, offset_of(e->runs[slice].anchor, dtype, at), slice, &part);
             at += part.count;
         }
     }

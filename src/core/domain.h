@@ -7,7 +7,7 @@
 
 /* buf <- what is to be reduced. */
 void msdu__domain_capture(msdu__engine *e, msdu__fragment *f, uint32_t slice);
-/* Statistics of what was captured, once those passes are done. */
+/* Statistics of what was captured, once those kernels are done. */
 void msdu__domain_sums(msdu__engine *e, msdu__fragment *f);
 /* A new round: nothing was found in a slice yet. */
 void msdu__domain_forget_sums(msdu__engine *e, uint32_t slice);

@@ -72,7 +72,7 @@ msdu_status msdu__memory_exchange(msdu__engine *e, uint64_t bytes, char **out)
     return is_missing ? msdu__memory_none(e, "slices in flight") : status;
 }
 
-/* Memory for what passes find: the host's, and within the device's reach. */
+/* Memory for what kernels find: the host's, and within the device's reach. */
 void *msdu__memory_shared(msdu__engine *e, uint64_t bytes)
 {
     if (e->job->device == NULL) {

@@ -11,7 +11,7 @@ void *msdu__memory_block(msdu__engine *e, uint64_t bytes);
 void msdu__memory_free(msdu__engine *e);
 /* Likewise where the tensors are; freed by msdu__memory_release(), before the group is left. */
 void *msdu__memory_slices(msdu__engine *e, uint64_t bytes);
-/* Likewise for what passes find: the host's, and within the device's reach. */
+/* Likewise for what kernels find: the host's, and within the device's reach. */
 void *msdu__memory_shared(msdu__engine *e, uint64_t bytes);
 /* Likewise for what narrow slices are sent from and received into. */
 msdu_status msdu__memory_exchange(msdu__engine *e, uint64_t bytes, char **out);

@@ -7,8 +7,8 @@
 
 #include "control.h"
 #include "domain.h"
+#include "kernels.h"
 #include "order.h"
-#include "pass.h"
 #include "round.h"
 
 #include <assert.h>
@@ -178,22 +178,23 @@ static uint32_t key_of(const msdu__engine *e, const msdu__fragment *f, uint32_t 
     return e->job->settings.wire_is_stochastic ? (uint32_t)(mixed >> 32) | 1U : 0U;
 }
 
-static msdu__exchange exchange_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice,
-                                  uint32_t phase)
+static msdu_exchange exchange_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice,
+                                 uint32_t phase)
 {
-    const msdu__run *run = &e->runs[slice];
     bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
-    return (msdu__exchange){
-        .wire = msdu__wire_at(wire_of(e, f, slice)),
+    return (msdu_exchange){
+        .format = wire_of(e, f, slice),
         .block = (uint32_t)e->job->settings.wire_block,
-        .rank = e->job->rank,
         .ranks = e->job->ranks,
-        .factor = is_sum ? 1.0 : 1.0 / e->job->ranks,
         .key = key_of(e, f, slice, phase),
-        .share_count = run->share_count,
-        .share_start = run->share_start,
-        .share_bytes = e->slots[run->slot].share_bytes,
+        .factor = is_sum ? 1.0 : 1.0 / e->job->ranks,
     };
+}
+
+/* A kernel over floats of a slice in flight. */
+static msdu_launch floats_at(const msdu__engine *e, msdu_stage stage, uint64_t count)
+{
+    return msdu__kernels_at(e, stage, MSDU_FLOAT32, count);
 }
 
 static uint64_t ring_bytes(const msdu__engine *e, uint64_t bytes)
@@ -242,41 +243,27 @@ static msdu_status start_whole(msdu__engine *e, msdu__fragment *f, uint32_t slic
     return msdu__engine_start(e, &op, e->runs[slice].times.lane, &e->runs[slice].req);
 }
 
-static void sketch(msdu__engine *e, const float *value, uint32_t slice)
-{
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_SKETCH,
-                                .count = e->model->slicing.slices[slice].count,
-                                .in = value,
-                                .sketch = e->runs[slice].found->sketch,
-                                .seed = slice}};
-    msdu__pass_run(e, &pass);
-}
-
 static msdu_status start_exchange(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &e->runs[slice];
     msdu__slot *slot = &e->slots[run->slot];
-    msdu__exchange x = exchange_of(e, f, slice, 0);
+    msdu_exchange x = exchange_of(e, f, slice, 0);
+    const msdu__wire *wire = msdu__wire_at(x.format);
+    msdu_launch at = floats_at(e, MSDU_STAGE_EARLY, e->model->slicing.slices[slice].count);
     uint64_t total = 0;
     for (int32_t i = 0; i < e->job->ranks; i++) {
-        slot->share_bytes[i] = msdu__wire_bytes(x.wire, run->share_count[i], x.block);
+        slot->share_bytes[i] = msdu__wire_bytes(wire, run->share_count[i], x.block);
         total += slot->share_bytes[i];
     }
     const float *value = msdu__domain_buffer(e, f, slice);
     /* a rank without weight sends nothing, not even what it held back */
     bool has_voice = f->contribution.weight > 0;
-    float *residual = x.wire->has_feedback && has_voice ? run->residual : NULL;
+    float *residual = wire->has_feedback && has_voice ? run->residual : NULL;
     if (residual != NULL) {
         run->has_residual = true;
-        sketch(e, value, slice);
+        MSDU__KERNEL(e, sketch, &at, value, slice, run->found->sketch);
     }
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_ENCODE,
-                                .in = value,
-                                .out = slot->send,
-                                .residual = residual,
-                                .sums = &run->found->residual},
-                       .exchange = &x};
-    msdu__pass_run(e, &pass);
+    MSDU__KERNEL(e, encode, &at, &x, value, residual, slot->send, &run->found->residual);
     msdu_op op = {
         .kind = MSDU_OP_ALLTOALL,
         .place = msdu__place(e->job),
@@ -410,19 +397,14 @@ static void slice_reduced(msdu__engine *e, uint32_t slice)
     msdu__engine_release(e, slice, MSDU_GRADIENT);
 }
 
-/* Is there anything in the sum of all contributions to the own share? Waits for the pass. */
+/* Is there anything in the sum of all contributions to the own share? Waits for the kernel. */
 static bool is_empty(msdu__engine *e, uint32_t slice)
 {
     const msdu__run *run = &e->runs[slice];
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_NORM,
-                                .dtype = MSDU_FLOAT32,
-                                .count = run->share_count[e->job->rank],
-                                .stage = MSDU_STAGE_LATE,
-                                .in = e->slots[run->slot].sum,
-                                .sums = &run->found->summed}};
+    msdu_launch at = floats_at(e, MSDU_STAGE_LATE, run->share_count[e->job->rank]);
     run->found->summed.update_sq = 0;
-    msdu__pass_run(e, &pass);
-    return msdu__pass_settle(e) == MSDU_OK && run->found->summed.update_sq == 0;
+    MSDU__KERNEL(e, norm, &at, e->slots[run->slot].sum, &run->found->summed);
+    return msdu__kernels_settle(e) == MSDU_OK && run->found->summed.update_sq == 0;
 }
 
 /* Sum of all contributions to the own share, encoded behind those of the owners before. */
@@ -430,25 +412,18 @@ static void sum_share(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
     const msdu__run *run = &e->runs[slice];
     const msdu__slot *slot = &e->slots[run->slot];
-    msdu__exchange x = exchange_of(e, f, slice, 1);
+    msdu_exchange x = exchange_of(e, f, slice, 1);
+    msdu_launch at = floats_at(e, MSDU_STAGE_LATE, run->share_count[e->job->rank]);
     uint8_t *out = slot->send;
     for (int32_t i = 0; i < e->job->rank; i++) {
         out += slot->share_bytes[i];
     }
     bool may_be_void = f->contribution.weight == 0;
-    float *residual = x.wire->has_feedback ? run->owner_residual : NULL;
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_REDUCE,
-                                .stage = MSDU_STAGE_LATE,
-                                .in = slot->received,
-                                .out = out,
-                                .residual = may_be_void ? NULL : residual,
-                                .sum = slot->sum},
-                       .exchange = &x};
-    msdu__pass_run(e, &pass);
+    float *residual = msdu__wire_at(x.format)->has_feedback ? run->owner_residual : NULL;
+    MSDU__KERNEL(e, reduce, &at, &x, slot->received, may_be_void ? NULL : residual, slot->sum, out);
     /* if no rank has weight the mean is dropped, and what it held back with it: not sent */
     if (may_be_void && residual != NULL && !is_empty(e, slice)) {
-        pass.data.residual = residual;
-        msdu__pass_run(e, &pass);
+        MSDU__KERNEL(e, reduce, &at, &x, slot->received, residual, slot->sum, out);
     }
 }
 
@@ -467,13 +442,9 @@ static void phase_done(msdu__engine *e, uint32_t slice)
         run->state = MSDU__RUN_SUMMED;
         return;
     }
-    msdu__exchange x = exchange_of(e, f, slice, 0);
-    msdu__pass pass = {.data = {.kind = MSDU_PASS_DECODE,
-                                .stage = MSDU_STAGE_LATE,
-                                .in = slot->send,
-                                .out = msdu__domain_buffer(e, f, slice)},
-                       .exchange = &x};
-    msdu__pass_run(e, &pass);
+    msdu_exchange x = exchange_of(e, f, slice, 0);
+    msdu_launch at = floats_at(e, MSDU_STAGE_LATE, e->model->slicing.slices[slice].count);
+    MSDU__KERNEL(e, decode, &at, &x, slot->send, msdu__domain_buffer(e, f, slice));
     slice_reduced(e, slice);
 }
 

@@ -152,14 +152,14 @@ bool msdu__round_finish(msdu__engine *e, msdu__fragment *f)
 {
     if (msdu__handover_has_failed(e->hand) || !f->control.is_done || !f->may_apply ||
         f->reduced < f->slice_count || f->captured < f->slice_count ||
-        !msdu__round_passes_done(e, f)) {
+        !msdu__round_kernels_done(e, f)) {
         return false;
     }
     if (!f->is_applied) {
         note_times(e);
         apply_round(e, f);
         f->is_applied = true;
-        if (!msdu__round_passes_done(e, f)) {
+        if (!msdu__round_kernels_done(e, f)) {
             return false;
         }
     }

@@ -10,8 +10,8 @@ void msdu__round_orders(msdu__engine *e);
 /* Leave the gradient domain: anchors <- parameters, fragments as overlap wants them. */
 void msdu__round_enter_local(msdu__engine *e);
 void msdu__round_open(msdu__engine *e, uint32_t fragment);
-/* Have all passes ended that were launched before the first of these calls? */
-bool msdu__round_passes_done(msdu__engine *e, msdu__fragment *f);
+/* Have all kernels ended that were launched before the first of these calls? */
+bool msdu__round_kernels_done(msdu__engine *e, msdu__fragment *f);
 /* Try to end a round: all reduced, control arrived, due. True if something was done. */
 bool msdu__round_finish(msdu__engine *e, msdu__fragment *f);
 /* True once everything captured has ended; rounds that were only opened stay so. */

@@ -3,7 +3,7 @@
 #include "round.h"
 
 #include "domain.h"
-#include "pass.h"
+#include "kernels.h"
 
 #include <string.h>
 
@@ -62,12 +62,12 @@ void msdu__round_open(msdu__engine *e, uint32_t fragment)
     e->active[e->active_count++] = fragment;
 }
 
-bool msdu__round_passes_done(msdu__engine *e, msdu__fragment *f)
+bool msdu__round_kernels_done(msdu__engine *e, msdu__fragment *f)
 {
     if (!f->is_marked) {
-        f->mark = msdu__pass_mark(e);
+        f->mark = msdu__kernels_mark(e);
         f->is_marked = true;
     }
-    f->is_marked = !msdu__pass_reached(e, f->mark);
+    f->is_marked = !msdu__kernels_reached(e, f->mark);
     return !f->is_marked;
 }

@@ -17,7 +17,7 @@ typedef enum msdu__run_state {
     MSDU__RUN_REDUCED,  /* buf holds the mean */
 } msdu__run_state;
 
-/* What passes over a slice found, beside the sums of a capture; in memory that a device reaches. */
+/* What kernels over a slice found, beside the sums of a capture; in memory that a device reaches. */
 typedef struct msdu__found {
     msdu_sums mean;     /* |mean|^2; summed over slices in one order on all ranks */
     msdu_sums residual; /* of error feedback, phase 1 */
@@ -45,7 +45,7 @@ typedef struct msdu__run {
     float *owner_residual; /* and of phase 2, own share only */
     float *kept;           /* both as they were before the present round; NULL: never needed */
     float *owner_kept;
-    msdu__recursion_state recursion;
+    msdu_recursion_state recursion;
     const uint64_t *share_count; /* elements by owner */
     const uint64_t *share_start;
     msdu_req *req;

@@ -2,12 +2,6 @@
 /* Rule "average": parameters become the mean of all ranks; pure. */
 #include "rules.h"
 
-static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
-{
-    (void)args;
-    msdu__chunk_loops(chunk)->average(chunk->anchor, chunk->param, chunk->update, chunk->count);
-}
-
 static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
 {
     (void)args;
@@ -20,6 +14,5 @@ const msdu__rule msdu__rule_average = {
     .help = "w <- mean: every rank continues from the mean of all ranks",
     .needs = 0,
     .is_merge = true,
-    .apply = apply,
     .step = step,
 };

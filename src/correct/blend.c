@@ -12,19 +12,10 @@ static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
         .rule = MSDU_RULE_BLEND, .a = own / (own + ranks), .b = ranks / (own + ranks)};
 }
 
-static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
-{
-    const msdu_rule_step numbers = step(args, false);
-    const double weights[2] = {numbers.a, numbers.b};
-    msdu__chunk_loops(chunk)->blend(chunk->anchor, chunk->param, chunk->update, weights,
-                                    chunk->count);
-}
-
 const msdu__rule msdu__rule_blend = {
     .name = "blend",
     .help = "w <- (2 S w + N mean) / (2 S + N), S steps late, N ranks, as in DASO",
-    .needs = MSDU__NEEDS_PARAM,
+    .needs = 0,
     .is_merge = true,
-    .apply = apply,
     .step = step,
 };

@@ -2,13 +2,6 @@
 /* Rule "clip": an unusually large mean pseudo-gradient is scaled down; pure. */
 #include "rules.h"
 
-static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
-{
-    if (args->clip_scale != 1.0) {
-        msdu__chunk_loops(chunk)->scale(chunk->update, args->clip_scale, chunk->count);
-    }
-}
-
 static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
 {
     (void)is_prompt;
@@ -20,6 +13,5 @@ const msdu__rule msdu__rule_clip = {
     .help = "d <- d min(1, clip_ratio running norm / |d|): limit a round's step",
     .needs = MSDU__NEEDS_NORM,
     .is_merge = false,
-    .apply = apply,
     .step = step,
 };

@@ -8,15 +8,16 @@
 #include <string.h>
 
 #include "rules.h"
+#include "simd/vec.h"
 
 #define RULE_ENTRY(name) &msdu__rule_##name,
-static const msdu__rule *const rules[] = {MSDU__RULES(RULE_ENTRY)};
+static const msdu__rule *const known[] = {MSDU__RULES(RULE_ENTRY)};
 
-#define RULE_COUNT (sizeof(rules) / sizeof(rules[0]))
+#define RULE_COUNT (sizeof(known) / sizeof(known[0]))
 
 const msdu__rule *msdu__rule_at(uint32_t index)
 {
-    return index < RULE_COUNT ? rules[index] : NULL;
+    return index < RULE_COUNT ? known[index] : NULL;
 }
 
 /* --- chains --- */
@@ -24,8 +25,8 @@ const msdu__rule *msdu__rule_at(uint32_t index)
 static const msdu__rule *rule_find(const char *name, size_t length)
 {
     for (size_t i = 0; i < RULE_COUNT; i++) {
-        if (strlen(rules[i]->name) == length && strncmp(rules[i]->name, name, length) == 0) {
-            return rules[i];
+        if (strlen(known[i]->name) == length && strncmp(known[i]->name, name, length) == 0) {
+            return known[i];
         }
     }
     return NULL;
@@ -47,7 +48,7 @@ static size_t next_name(const char **text, const char **next)
 
 static void chain_append(msdu__chain *chain, const msdu__rule *rule)
 {
-    assert(chain->count < MSDU__CHAIN_MAX);
+    assert(chain->count < MSDU_RULES_MOST);
     chain->rules[chain->count++] = rule;
     chain->needs |= rule->needs;
 }
@@ -106,15 +107,24 @@ bool msdu__chain_parse(const char *text, bool is_delayed, msdu__chain *chain_out
     return true;
 }
 
+msdu_rules msdu__chain_numbers(const msdu__chain *chain, const msdu__correct_args *args,
+                               bool is_prompt)
+{
+    msdu_rules rules = {.count = chain->count};
+    assert(has_merge(chain));
+    for (uint32_t i = 0; i < chain->count; i++) {
+        rules.steps[i] = chain->rules[i]->step(args, is_prompt);
+    }
+    return rules;
+}
+
 bool msdu__chain_keeps_equal(const msdu__chain *chain, const msdu__correct_args *args,
                              bool is_prompt)
 {
-    if (chain->count != 1) {
-        return false;
-    }
-    const msdu_rule_step numbers = chain->rules[0]->step(args, is_prompt);
-    return (numbers.rule == MSDU_RULE_AVERAGE && is_prompt) ||
-           (numbers.rule == MSDU_RULE_DELAYED && numbers.a == 1.0);
+    const msdu_rules rules = msdu__chain_numbers(chain, args, is_prompt);
+    return rules.count == 1 &&
+           ((rules.steps[0].rule == MSDU_RULE_AVERAGE && is_prompt) ||
+            (rules.steps[0].rule == MSDU_RULE_DELAYED && rules.steps[0].a == 1.0));
 }
 
 /* --- passes --- */
@@ -211,47 +221,84 @@ void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sum
     }
 }
 
-static void apply_span(const msdu__chain *chain, const msdu__correct_args *args,
-                       const msdu__arrays *arrays, span s, msdu__sums *sums)
+/* A chunk that the rules of a chain work on; arrays of working type. */
+typedef struct chunk {
+    const msdu__vec_real *loops;
+    void *param;          /* w */
+    void *anchor;         /* A */
+    void *update;         /* d */
+    void *momentum;       /* u, or NULL */
+    const void *snapshot; /* y, or NULL */
+    uint64_t count;
+    size_t bytes; /* of an element */
+} chunk;
+
+static void merge(const msdu_rule_step *s, const chunk *c)
+{
+    const double weights[2] = {s->a, s->b};
+    if (s->rule == MSDU_RULE_ELASTIC) {
+        c->loops->elastic(c->anchor, c->param, c->update, s->a, c->count);
+    } else if (s->rule == MSDU_RULE_DELAYED) {
+        assert(c->snapshot != NULL);
+        c->loops->delayed(c->anchor, c->param, c->update, c->snapshot, s->a, c->count);
+    } else if (s->rule == MSDU_RULE_BLEND) {
+        c->loops->blend(c->anchor, c->param, c->update, weights, c->count);
+    } else {
+        assert(s->rule == MSDU_RULE_AVERAGE);
+        c->loops->average(c->anchor, c->param, c->update, c->count);
+    }
+}
+
+static void shape(const msdu_rule_step *s, const chunk *c)
+{
+    if (s->rule == MSDU_RULE_NESTEROV) {
+        c->loops->nesterov(c->update, c->momentum, s->a, s->b, c->count);
+    } else if (s->rule == MSDU_RULE_HEAVY_BALL) {
+        c->loops->heavy_ball(c->update, c->momentum, s->a, s->b, c->count);
+    } else if (s->rule == MSDU_RULE_COPY) {
+        memcpy(c->momentum, c->update, c->count * c->bytes);
+        c->loops->scale(c->update, s->a, c->count);
+    } else if (s->a != 1.0) {
+        assert(s->rule == MSDU_RULE_SCALE);
+        c->loops->scale(c->update, s->a, c->count);
+    }
+}
+
+static void apply_span(const msdu_rules *rules, const msdu__arrays *arrays, span s,
+                       msdu__sums *sums)
 {
     const size_t bytes = working_bytes(arrays->dtype);
+    const msdu_rule_step *last = &rules->steps[rules->count - 1];
     void *param = at(arrays->param, s.start, param_bytes(arrays->dtype));
     float wide[MSDU__CHUNK];
-    msdu__chunk chunk = {
-        .param = param,
+    const chunk c = {
+        .loops = msdu__vec_get()->real[arrays->dtype == MSDU_FLOAT64],
+        .param = is_half(arrays->dtype) ? wide : param,
         .anchor = at(arrays->anchor, s.start, bytes),
         .update = at(arrays->update, s.start, bytes),
         .momentum = at(arrays->momentum, s.start, bytes),
         .snapshot = at_const(arrays->snapshot, s.start, bytes),
-        .count = (uint32_t)s.count,
-        .is_double = arrays->dtype == MSDU_FLOAT64,
+        .count = s.count,
+        .bytes = bytes,
     };
-    if (is_half(arrays->dtype)) {
-        chunk.param = wide;
-        if ((chain->needs & MSDU__NEEDS_PARAM) != 0) {
-            msdu__vec_widen(param, arrays->dtype, wide, s.count);
-        }
+    if (is_half(arrays->dtype) && last->rule != MSDU_RULE_AVERAGE) { /* that only writes w */
+        msdu__vec_widen(param, arrays->dtype, wide, s.count);
     }
-    if (chunk.snapshot == NULL) {
-        chunk.snapshot = chunk.param;
+    sums->update_sq += c.loops->sum_sq(c.update, s.count, &sums->has_bad);
+    for (uint32_t i = 0; i + 1 < rules->count; i++) {
+        shape(&rules->steps[i], &c);
     }
-    const msdu__vec_real *loops = msdu__chunk_loops(&chunk);
-    sums->update_sq += loops->sum_sq(chunk.update, s.count, &sums->has_bad);
-    for (uint32_t i = 0; i < chain->count; i++) {
-        chain->rules[i]->apply(args, &chunk);
-    }
-    sums->weight_sq += loops->sum_sq(chunk.anchor, s.count, &sums->has_bad);
+    merge(last, &c);
+    sums->weight_sq += c.loops->sum_sq(c.anchor, s.count, &sums->has_bad);
     if (is_half(arrays->dtype)) {
         msdu__vec_narrow(wide, arrays->dtype, param, s.count);
     }
 }
 
-void msdu__correct_apply(const msdu__chain *chain, const msdu__correct_args *args,
-                         const msdu__arrays *arrays, msdu__sums *sums)
+void msdu__correct_apply(const msdu_rules *rules, const msdu__arrays *arrays, msdu__sums *sums)
 {
-    assert(has_merge(chain));
-    assert(arrays->momentum != NULL || (chain->needs & MSDU__NEEDS_MOMENTUM) == 0);
+    assert(rules->count > 0);
     for (uint64_t start = 0; start < arrays->count; start += MSDU__CHUNK) {
-        apply_span(chain, args, arrays, span_next(start, arrays->count), sums);
+        apply_span(rules, arrays, span_next(start, arrays->count), sums);
     }
 }

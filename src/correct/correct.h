@@ -31,7 +31,6 @@ enum {
     MSDU__NEEDS_MOMENTUM = 1, /* u: one working element per parameter, kept between rounds */
     MSDU__NEEDS_SNAPSHOT = 2, /* y: one working element per parameter while in flight */
     MSDU__NEEDS_NORM = 4,     /* |d| over all slices of the round before the first is applied */
-    MSDU__NEEDS_PARAM = 8,    /* w as it is: else it is only written */
 };
 
 /* Settings and round facts a chain needs; zeroed, then filled by the pipeline. */
@@ -46,30 +45,17 @@ typedef struct msdu__correct_args {
     int32_t ranks;
 } msdu__correct_args;
 
-/* Working type is float for float32, float16, bfloat16 and double for float64. */
-typedef struct msdu__chunk {
-    void *param;          /* w */
-    void *anchor;         /* A */
-    void *update;         /* d; rules may overwrite it */
-    void *momentum;       /* u, or NULL */
-    const void *snapshot; /* y; equals param where tau is 0 */
-    uint32_t count;
-    bool is_double;
-} msdu__chunk;
-
 typedef struct msdu__rule {
     const char *name;
     const char *help; /* one line */
     unsigned needs;   /* MSDU__NEEDS_* */
     bool is_merge;
-    void (*apply)(const msdu__correct_args *args, const msdu__chunk *chunk);
-    /* The same rule in numbers, for a device; is_prompt: there is no snapshot, y is w. */
+    /* The rule in numbers; is_prompt: there is no snapshot, y is w. */
     msdu_rule_step (*step)(const msdu__correct_args *args, bool is_prompt);
 } msdu__rule;
 
-#define MSDU__CHAIN_MAX 6
 typedef struct msdu__chain {
-    const msdu__rule *rules[MSDU__CHAIN_MAX];
+    const msdu__rule *rules[MSDU_RULES_MOST];
     uint32_t count;
     unsigned needs; /* union */
 } msdu__chain;
@@ -82,8 +68,10 @@ const msdu__rule *msdu__rule_at(uint32_t index);
  */
 bool msdu__chain_parse(const char *text, bool is_delayed, msdu__chain *chain_out, char *why,
                        size_t why_bytes);
-/* Would the chain, in exact arithmetic, leave every rank where it is if all captured the same?
- * is_prompt: the mean is applied at once. */
+/* What its rules do in a round, in numbers; is_prompt: the mean is applied at once. */
+msdu_rules msdu__chain_numbers(const msdu__chain *chain, const msdu__correct_args *args,
+                               bool is_prompt);
+/* Would the chain, in exact arithmetic, leave every rank where it is if all captured the same? */
 bool msdu__chain_keeps_equal(const msdu__chain *chain, const msdu__correct_args *args,
                              bool is_prompt);
 
@@ -112,9 +100,8 @@ typedef struct msdu__sums {
  */
 void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sums *sums);
 
-/* Apply the chain to one slice, sums added to *sums. One pass. */
-void msdu__correct_apply(const msdu__chain *chain, const msdu__correct_args *args,
-                         const msdu__arrays *arrays, msdu__sums *sums);
+/* Apply the rules to one slice, sums added to *sums. One pass. */
+void msdu__correct_apply(const msdu_rules *rules, const msdu__arrays *arrays, msdu__sums *sums);
 
 /* --- recursion.c: the accumulated-gradient domain (design.md section 3) --- */
 
@@ -127,25 +114,18 @@ typedef struct msdu__recursion_args {
     bool is_nesterov;
 } msdu__recursion_args;
 
-/* Per-element state; working type. */
-typedef struct msdu__recursion_state {
-    void *drift;    /* dl */
-    void *velocity; /* dv */
-    void *trace;    /* r */
-} msdu__recursion_state;
-
-/* The coefficients of its loops, for a device. */
-void msdu__recursion_number(const msdu__recursion_args *args, msdu_pass_recursion *out);
+/* The coefficients of its loops. */
+msdu_recursion msdu__recursion_numbers(const msdu__recursion_args *args);
 
 /*
  * A call on which ranks do not meet: advance dl, dv; return g + K in gradient (dtype). One pass.
  * gradient and state hold count elements. |g|^2 is added to sums->update_sq.
  */
-void msdu__recursion_local(const msdu__recursion_args *args, const msdu__recursion_state *state,
+void msdu__recursion_local(const msdu_recursion *c, const msdu_recursion_state *state,
                            void *gradient, uint64_t count, int32_t dtype, msdu__sums *sums);
 /* First half of a meeting call with tau = 0: advance dl, dv; send <- dl, |dl|^2 added to
  * sums->update_sq. gradient is only read. */
-void msdu__recursion_capture(const msdu__recursion_args *args, const msdu__recursion_state *state,
+void msdu__recursion_capture(const msdu_recursion *c, const msdu_recursion_state *state,
                              const void *gradient, void *send, uint64_t count, int32_t dtype,
                              msdu__sums *sums);
 /*
@@ -158,7 +138,7 @@ void msdu__recursion_capture(const msdu__recursion_args *args, const msdu__recur
  *
  * lr = 0 moves nothing: the drift is kept for a later meeting, on all ranks alike.
  */
-void msdu__recursion_apply(const msdu__recursion_args *args, const msdu__recursion_state *state,
+void msdu__recursion_apply(const msdu_recursion *c, const msdu_recursion_state *state,
                            const void *mean, const void *sent, void *gradient, uint64_t count,
                            int32_t dtype);
 

@@ -2,12 +2,6 @@
 /* Rule "elastic": parameters are pulled a part of the way towards the mean; pure. */
 #include "rules.h"
 
-static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
-{
-    msdu__chunk_loops(chunk)->elastic(chunk->anchor, chunk->param, chunk->update,
-                                      args->elastic_alpha, chunk->count);
-}
-
 static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
 {
     (void)is_prompt;
@@ -17,8 +11,7 @@ static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
 const msdu__rule msdu__rule_elastic = {
     .name = "elastic",
     .help = "w <- w - elastic_alpha (w - mean): a pull towards the mean, as in EASGD",
-    .needs = MSDU__NEEDS_PARAM,
+    .needs = 0,
     .is_merge = true,
-    .apply = apply,
     .step = step,
 };

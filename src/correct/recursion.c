@@ -17,11 +17,11 @@
 
 #include "simd/vec.h"
 
-static msdu__vec_recursion coefficients(const msdu__recursion_args *args)
+msdu_recursion msdu__recursion_numbers(const msdu__recursion_args *args)
 {
     const double mu = args->momentum;
     const double reach = args->is_nesterov ? 1.0 + mu * args->factor : args->factor;
-    return (msdu__vec_recursion){
+    return (msdu_recursion){
         .decay = args->weight_decay,
         .momentum = mu,
         .factor = args->factor,
@@ -31,22 +31,6 @@ static msdu__vec_recursion coefficients(const msdu__recursion_args *args)
         .of_velocity = args->is_nesterov ? mu : 1.0,
         .of_target = 1.0 / reach,
         .of_trace = (args->is_nesterov ? mu * mu : mu) / reach,
-    };
-}
-
-void msdu__recursion_number(const msdu__recursion_args *args, msdu_pass_recursion *out)
-{
-    const msdu__vec_recursion c = coefficients(args);
-    *out = (msdu_pass_recursion){
-        .decay = c.decay,
-        .momentum = c.momentum,
-        .factor = c.factor,
-        .lr = c.lr,
-        .lr_inverse = c.lr_inverse,
-        .of_input = c.of_input,
-        .of_velocity = c.of_velocity,
-        .of_target = c.of_target,
-        .of_trace = c.of_trace,
     };
 }
 
@@ -73,7 +57,7 @@ static const void *offset_const(const void *array, uint64_t bytes)
     return (const unsigned char *)array + bytes;
 }
 
-static piece piece_at(const msdu__recursion_state *state, uint64_t start, uint64_t count,
+static piece piece_at(const msdu_recursion_state *state, uint64_t start, uint64_t count,
                       int32_t dtype)
 {
     const bool is_double = dtype == MSDU_FLOAT64;
@@ -121,38 +105,36 @@ static void give_back(const piece *p, const float *wide, void *gradient)
     }
 }
 
-void msdu__recursion_local(const msdu__recursion_args *args, const msdu__recursion_state *state,
+void msdu__recursion_local(const msdu_recursion *c, const msdu_recursion_state *state,
                            void *gradient, uint64_t count, int32_t dtype, msdu__sums *sums)
 {
-    const msdu__vec_recursion c = coefficients(args);
     float wide[MSDU__CHUNK];
     for (uint64_t start = 0; start < count; start += MSDU__CHUNK) {
         const piece p = piece_at(state, start, count, dtype);
         void *g = borrow(&p, gradient, wide);
         sums->update_sq += p.loops->sum_sq(g, p.count, &sums->has_bad);
-        p.loops->advance(&c, g, p.drift, p.velocity, p.count);
-        p.loops->settle(&c, p.trace, g, p.count);
+        p.loops->advance(c, g, p.drift, p.velocity, p.count);
+        p.loops->settle(c, p.trace, g, p.count);
         give_back(&p, wide, gradient);
     }
 }
 
-void msdu__recursion_capture(const msdu__recursion_args *args, const msdu__recursion_state *state,
+void msdu__recursion_capture(const msdu_recursion *c, const msdu_recursion_state *state,
                              const void *gradient, void *send, uint64_t count, int32_t dtype,
                              msdu__sums *sums)
 {
-    const msdu__vec_recursion c = coefficients(args);
     float wide[MSDU__CHUNK];
     for (uint64_t start = 0; start < count; start += MSDU__CHUNK) {
         const piece p = piece_at(state, start, count, dtype);
         const void *g = widened(&p, gradient, wide);
-        p.loops->advance(&c, g, p.drift, p.velocity, p.count);
+        p.loops->advance(c, g, p.drift, p.velocity, p.count);
         memcpy(offset(send, start * p.bytes), p.drift, p.count * p.bytes);
         sums->update_sq += p.loops->sum_sq(p.drift, p.count, &sums->has_bad);
     }
 }
 
 /* tau = 0: all of K, the part that settles r included; dl starts anew. */
-static void meet_now(const msdu__vec_recursion *c, const piece *p, const void *mean, void *g)
+static void meet_now(const msdu_recursion *c, const piece *p, const void *mean, void *g)
 {
     if (c->lr_inverse == 0.0) {
         p->loops->settle(c, p->trace, g, p->count);
@@ -166,13 +148,13 @@ static void meet_now(const msdu__vec_recursion *c, const piece *p, const void *m
  * tau > 0: the call's local recursion has settled r already, and K is linear in T and r, so what
  * remains is its part in T: a meeting with neither trace to take back nor to carry over.
  */
-static void meet_late(const msdu__vec_recursion *c, const piece *p, const void *mean,
-                      const void *sent, void *g)
+static void meet_late(const msdu_recursion *c, const piece *p, const void *mean, const void *sent,
+                      void *g)
 {
     if (c->lr_inverse == 0.0) {
         return;
     }
-    msdu__vec_recursion late = *c;
+    msdu_recursion late = *c;
     late.of_trace = 0.0;
     late.momentum = 1.0; /* r = r + f K */
     p->loops->meet(&late, sent, mean, p->trace, g, p->count);
@@ -183,20 +165,19 @@ static void meet_late(const msdu__vec_recursion *c, const piece *p, const void *
  * A learning rate of zero cannot move the trainer: T is left out and the drift kept, on all ranks
  * alike, until a later meeting.
  */
-void msdu__recursion_apply(const msdu__recursion_args *args, const msdu__recursion_state *state,
+void msdu__recursion_apply(const msdu_recursion *c, const msdu_recursion_state *state,
                            const void *mean, const void *sent, void *gradient, uint64_t count,
                            int32_t dtype)
 {
-    const msdu__vec_recursion c = coefficients(args);
     float wide[MSDU__CHUNK];
     for (uint64_t start = 0; start < count; start += MSDU__CHUNK) {
         const piece p = piece_at(state, start, count, dtype);
         void *g = borrow(&p, gradient, wide);
         const void *m = offset_const(mean, start * p.bytes);
         if (sent == NULL) {
-            meet_now(&c, &p, m, g);
+            meet_now(c, &p, m, g);
         } else {
-            meet_late(&c, &p, m, offset_const(sent, start * p.bytes), g);
+            meet_late(c, &p, m, offset_const(sent, start * p.bytes), g);
         }
         give_back(&p, wide, gradient);
     }

@@ -13,21 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <msdu/device.h>
+
 #define MSDU__VEC_LANES    16 /* partial sums: one 512-bit register of floats */
 #define MSDU__VEC_PROJECTS 64 /* projections of a sketch: the signs of as many fit a word */
-
-/* Coefficients of the accumulated-gradient recursion; recursion.c says what they mean. */
-typedef struct msdu__vec_recursion {
-    double decay;    /* wd */
-    double momentum; /* mu */
-    double factor;   /* f */
-    double lr;
-    double lr_inverse;  /* 1 / lr, 0 if lr is 0 */
-    double of_input;    /* the optimizer's direction is of_input * u + of_velocity * dv */
-    double of_velocity; /* (heavy ball 0 and 1, Nesterov 1 and mu) */
-    double of_target;   /* K = of_target * T - of_trace * r */
-    double of_trace;
-} msdu__vec_recursion;
 
 /* Loops that exist for float and double alike; every array is of that type. */
 typedef struct msdu__vec_real {
@@ -55,12 +44,12 @@ typedef struct msdu__vec_real {
     /* update = lr * (update + mu * momentum). */
     void (*nesterov)(void *update, void *momentum, double lr, double mu, uint64_t count);
     /* Recursion: drift and velocity take in the gradient. */
-    void (*advance)(const msdu__vec_recursion *c, const void *gradient, void *drift, void *velocity,
+    void (*advance)(const msdu_recursion *c, const void *gradient, void *drift, void *velocity,
                     uint64_t count);
     /* With T = 0: trace and gradient take in K. */
-    void (*settle)(const msdu__vec_recursion *c, void *trace, void *gradient, uint64_t count);
+    void (*settle)(const msdu_recursion *c, void *trace, void *gradient, uint64_t count);
     /* With T = (own - mean) / lr: trace and gradient take in K. */
-    void (*meet)(const msdu__vec_recursion *c, const void *own, const void *mean, void *trace,
+    void (*meet)(const msdu_recursion *c, const void *own, const void *mean, void *trace,
                  void *gradient, uint64_t count);
 } msdu__vec_real;
 

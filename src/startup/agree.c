@@ -7,7 +7,7 @@
 
 #include "core/blocking.h"
 #include "core/cores.h"
-#include "core/pass.h"
+#include "core/kernels.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ static uint64_t hash_parameter(msdu__engine *e, const msdu__tensor *t)
     msdu_status status = copy != NULL ? MSDU_OK : no_memory(e);
     for (uint64_t at = 0; at < bytes && status == MSDU_OK; at += piece) {
         uint64_t count = bytes - at < piece ? bytes - at : piece;
-        status = msdu__pass_copy(e, copy, (const char *)t->parameter + at, count);
+        status = msdu__kernels_copy(e, copy, (const char *)t->parameter + at, count);
         hash = status == MSDU_OK ? hash_more(hash, copy, count) : hash;
     }
     free(copy);

@@ -20,6 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <msdu/device.h>
+
 typedef struct msdu__wire {
     const char *name;
     const char *help;  /* one line for `msdu info` */
@@ -33,13 +35,13 @@ typedef struct msdu__wire {
 
 /* Ladder of formats, widest first; index is the wire's number everywhere. */
 enum {
-    MSDU__WIRE_FLOAT32 = 0,
-    MSDU__WIRE_BFLOAT16,
-    MSDU__WIRE_FLOAT16,
-    MSDU__WIRE_INT8,
-    MSDU__WIRE_INT4,
-    MSDU__WIRE_TERNARY,
-    MSDU__WIRE_SPARSE,
+    MSDU__WIRE_FLOAT32 = MSDU_FORMAT_FLOAT32,
+    MSDU__WIRE_BFLOAT16 = MSDU_FORMAT_BFLOAT16,
+    MSDU__WIRE_FLOAT16 = MSDU_FORMAT_FLOAT16,
+    MSDU__WIRE_INT8 = MSDU_FORMAT_INT8,
+    MSDU__WIRE_INT4 = MSDU_FORMAT_INT4,
+    MSDU__WIRE_TERNARY = MSDU_FORMAT_TERNARY,
+    MSDU__WIRE_SPARSE = MSDU_FORMAT_SPARSE,
     MSDU__WIRE_COUNT
 };
 
@@ -86,18 +88,6 @@ void msdu__wire_decode(const msdu__wire *wire, const void *in, uint64_t count, u
 void msdu__exchange_shares(uint64_t count, uint32_t block, int32_t ranks, uint64_t *share_count,
                            uint64_t *share_start);
 
-typedef struct msdu__exchange {
-    const msdu__wire *wire;
-    uint32_t block;
-    int32_t rank;
-    int32_t ranks;
-    double factor;               /* 1 / ranks for a mean, 1 for a sum */
-    uint32_t key;                /* of the noise, see msdu__noise; a phase's own */
-    const uint64_t *share_count; /* elements by owner */
-    const uint64_t *share_start; /* first element by owner */
-    const uint64_t *share_bytes; /* encoded bytes by owner */
-} msdu__exchange;
-
 /* Upper bound for sizing buffers: bytes of one rank's whole encoded slice, and of the contributions
  * an owner receives. */
 uint64_t msdu__exchange_bytes(const msdu__wire *wire, uint64_t count, uint32_t block,
@@ -108,18 +98,19 @@ uint64_t msdu__exchange_bytes(const msdu__wire *wire, uint64_t count, uint32_t b
 uint64_t msdu__exchange_sent(const msdu__wire *wire, const uint64_t *share_count, uint32_t block,
                              int32_t ranks);
 
-/* Phase 1, before the all-to-all: encode value (+ residual, may be NULL) for all owners, one after
- * another. Returns residual energy. */
-double msdu__exchange_encode(const msdu__exchange *x, const float *value, float *residual,
-                             void *send);
+/* Phase 1, before the all-to-all: encode the slice's count values (+ residual, may be NULL) for all
+ * owners, one after another. Returns residual energy. */
+double msdu__exchange_encode(const msdu_exchange *x, uint64_t count, const float *value,
+                             float *residual, void *send);
 /*
- * Between the phases, at the owner: add `ranks` contributions in rank order in float32, times
- * factor, (+ owner_residual, share_count[rank] elements, may be NULL), encode into `out`
- * (share_bytes[rank]). sum is scratch of share_count[rank] floats. Returns residual energy.
+ * Between the phases, at the owner of a share of count elements: add `ranks` contributions in rank
+ * order in float32, times factor, (+ owner_residual, may be NULL), encode into `out`. sum is
+ * scratch of count floats. Returns residual energy.
  */
-double msdu__exchange_reduce(const msdu__exchange *x, const void *received, float *owner_residual,
-                             float *sum, void *out);
-/* After the all-gather: decode all owners' shares into value. */
-void msdu__exchange_decode(const msdu__exchange *x, const void *gathered, float *value);
+double msdu__exchange_reduce(const msdu_exchange *x, uint64_t count, const void *received,
+                             float *owner_residual, float *sum, void *out);
+/* After the all-gather: decode all owners' shares into the slice's count values. */
+void msdu__exchange_decode(const msdu_exchange *x, uint64_t count, const void *gathered,
+                           float *value);
 
 #endif

@@ -41,7 +41,7 @@ endforeach()
 
 foreach(module IN LISTS MODULES)
     defined_symbols(${module} symbols)
-    if(NOT symbols STREQUAL "msdu_backend_v1")
+    if(NOT symbols STREQUAL "msdu_backend_v2")
         message(FATAL_ERROR "${module} exports more than its table: ${symbols}")
     endif()
 endforeach()

@@ -239,7 +239,7 @@ END_TEST
 START_TEST(constants_are_pinned)
 {
     CHECK_PINS(values);
-    ck_assert_str_eq(MSDU_BACKEND_SYMBOL, "msdu_backend_v1");
+    ck_assert_str_eq(MSDU_BACKEND_SYMBOL, "msdu_backend_v2");
 }
 END_TEST
 

@@ -558,7 +558,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 const char *cudaGetErrorString(cudaError_t error)
 {
     if (error == cudaErrorNotPermitted) {
-        return "stand-in: two threads launch passes, each beside the other";
+        return "stand-in: two threads launch kernels, each beside the other";
     }
     return error == cudaSuccess ? "no error" : "stand-in: invalid value or no memory";
 }

@@ -44,35 +44,36 @@ static double team_sum(lane_sum sum)
 
 #include "nccl_loops.inc"
 
-#define KERNEL(name)                                                                               \
-    static void name##_kernel(void *argument)                                                      \
+#define KERNEL(name, args)                                                                         \
+    static void name##_kernel(void *given)                                                         \
     {                                                                                              \
-        const loop_args *a = argument;                                                             \
-        for (uint64_t chunk = 0; chunk < a->chunks; chunk++) {                                     \
+        const args *a = given;                                                                     \
+        for (uint64_t chunk = 0; chunk < a->l.chunks; chunk++) {                                   \
             name(a, chunk);                                                                        \
         }                                                                                          \
     }
-#define KERNELS_REAL(name) KERNEL(f32_##name) KERNEL(f64_##name)
+#define KERNELS_REAL(name, args) KERNEL(f32_##name, args) KERNEL(f64_##name, args)
 #define FOLD_KERNEL(name)                                                                          \
-    static void name##_fold(void *argument)                                                        \
+    static void name##_kernel(void *given)                                                         \
     {                                                                                              \
-        name(argument, 0);                                                                         \
+        name(given);                                                                               \
     }
 
 LOOPS_REAL(KERNELS_REAL)
 LOOPS_PLAIN(KERNEL)
+KERNEL(sketch, sketch_args)
 FOLD_KERNEL(fold_sums)
 FOLD_KERNEL(fold_sketch)
 
 static _Thread_local cudaError_t failed; /* the first failure stays, as with CUDA */
 
-static void launch(cudaStream_t stream, void (*kernel)(void *), const loop_args *a)
+static void launch(cudaStream_t stream, void (*kernel)(void *), const void *args, size_t bytes)
 {
     failed = failed == cudaSuccess ? standin_lead(stream) : failed;
-    failed = failed == cudaSuccess ? standin_launch(stream, kernel, a, sizeof(*a)) : failed;
+    failed = failed == cudaSuccess ? standin_launch(stream, kernel, args, bytes) : failed;
 }
 
-#define LAUNCH(name, a, stream)      launch(stream, name##_kernel, &(a))
-#define LAUNCH_FOLD(name, a, stream) launch(stream, name##_fold, &(a))
+#define LAUNCH(name, a, stream)      launch(stream, name##_kernel, &(a), sizeof(a))
+#define LAUNCH_FOLD(name, a, stream) LAUNCH(name, a, stream)
 #define LOOPS_RESULT                 failed
 #include "nccl_loops_launch.inc"

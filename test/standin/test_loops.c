@@ -24,16 +24,19 @@ static void setup(void)
     }
 }
 
-static void launch(const msdu_pass *pass)
+/* As nccl_device.c does it, on a stream that is there for one kernel. */
+msdu_status msdu__nccl_run(const msdu_launch *at, msdu__nccl_give give, void *args)
 {
     void *scratch = NULL;
     cudaStream_t stream = NULL;
+    (void)at;
     ck_assert_int_eq(cudaMalloc(&scratch, MSDU__LOOPS_SCRATCH), cudaSuccess);
     ck_assert_int_eq(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
-    ck_assert_int_eq(msdu__loops_launch(pass, scratch, stream), cudaSuccess);
+    ck_assert_int_eq(give(args, scratch, stream), cudaSuccess);
     ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
     ck_assert_int_eq(cudaStreamDestroy(stream), cudaSuccess);
     ck_assert_int_eq(cudaFree(scratch), cudaSuccess);
+    return MSDU_OK;
 }
 
 /* Ternary's levels are fitted from sums in another order; whole numbers make them exact. */
@@ -57,19 +60,11 @@ START_TEST(codes_are_the_hosts)
         const msdu__noise noise = {.key = key > 0 ? key + round : 0};
         (void)msdu__wire_encode(wire, value, wire->has_feedback ? left[0] : NULL, COUNT, BLOCK,
                                 noise, wanted);
-        const msdu_pass pass = {.size = sizeof(pass),
-                                .kind = MSDU_PASS_ENCODE,
-                                .dtype = MSDU_FLOAT32,
-                                .count = COUNT,
-                                .factor = 1,
-                                .in = value,
-                                .out = got,
-                                .residual = residual,
-                                .seed = noise.key,
-                                .format = format,
-                                .block = BLOCK,
-                                .ranks = 1};
-        launch(&pass);
+        const msdu_launch at = {.count = COUNT};
+        const msdu_exchange exchange = {
+            .format = format, .block = BLOCK, .ranks = 1, .key = noise.key, .factor = 1};
+        ck_assert_int_eq(msdu__nccl_kernels.encode(&at, &exchange, value, residual, got, NULL),
+                         MSDU_OK);
         ck_assert_mem_eq(got, wanted, bytes);
         ck_assert_mem_eq(left[0], left[1], sizeof(left[0]));
     }

@@ -68,7 +68,7 @@ static bool is_backend(const void *caller)
         return false;
     }
     void *handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    const void *table = handle == NULL ? NULL : dlsym(handle, "msdu_backend_v1");
+    const void *table = handle == NULL ? NULL : dlsym(handle, "msdu_backend_v2");
     bool is = table != NULL && msdu__ladder_base(table) == info.dli_fbase;
     if (handle != NULL) {
         (void)dlclose(handle);

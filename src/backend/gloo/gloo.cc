@@ -377,8 +377,8 @@ void gloo_abort(msdu_comm *comm, msdu_status status, const char *why) noexcept
 
 } // namespace
 
-extern "C" MSDU_API const msdu_backend msdu_backend_v1;
-const msdu_backend msdu_backend_v1 = {
+extern "C" MSDU_API const msdu_backend msdu_backend_v2;
+const msdu_backend msdu_backend_v2 = {
     sizeof(msdu_backend),
     "gloo",
     GLOO_VERSION_TEXT,

@@ -270,8 +270,8 @@ static void mpi_close(msdu_comm *comm)
     }
 }
 
-MSDU_API extern const msdu_backend msdu_backend_v1;
-const msdu_backend msdu_backend_v1 = {
+MSDU_API extern const msdu_backend msdu_backend_v2;
+const msdu_backend msdu_backend_v2 = {
     .size = sizeof(msdu_backend),
     .name = MSDU_MPI_FAMILY,
     .version = VERSION_TEXT,

@@ -528,7 +528,7 @@ static msdu_status lead_late(msdu_comm *comm, const msdu_req *req)
     return MSDU_OK;
 }
 
-/* Whatever comes now waits for late passes, and these for the operation: nothing else has to. The
+/* Whatever comes now waits for late kernels, and these for the operation: nothing else has to. The
  * request stays in line, for the hub to see whether it ends. */
 static msdu_status let_go(msdu_comm *comm, msdu_req *req)
 {
@@ -573,8 +573,8 @@ static void nccl_abort(msdu_comm *comm, msdu_status status, const char *why)
     }
 }
 
-MSDU_API extern const msdu_backend msdu_backend_v1; /* declared nowhere else */
-const msdu_backend msdu_backend_v1 = {
+MSDU_API extern const msdu_backend msdu_backend_v2; /* declared nowhere else */
+const msdu_backend msdu_backend_v2 = {
     .size = sizeof(msdu_backend),
     .name = MSDU__NCCL_NAME,
     .version = VERSION,

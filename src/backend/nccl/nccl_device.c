@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device table of the module nccl: memory, passes on two streams, marks. */
+/* The device table of the module nccl: memory, kernels on two streams, marks. */
 #include "nccl_impl.h"
 
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static void *allocate(msdu_comm *comm, uint64_t bytes, int32_t is_shared)
 static void release(msdu_comm *comm, void *memory, int32_t is_shared)
 {
     (void)cudaSetDevice(comm->device);
-    /* passes, and communication that was given up, may still use it; then it is left behind */
+    /* kernels, and communication that was given up, may still use it; then it is left behind */
     bool is_unused = msdu__nccl_drain(comm);
     if (is_unused && is_shared != 0) {
         (void)cudaFreeHost(memory);
@@ -48,38 +48,34 @@ static void release(msdu_comm *comm, void *memory, int32_t is_shared)
     }
 }
 
-/* --- passes --- */
+/* --- kernels --- */
 
-static msdu_status launch(msdu_comm *comm, const msdu_pass *pass)
+static msdu_status launch(const msdu_launch *at, msdu__nccl_give give, void *args)
 {
-    bool is_late = pass->stage != MSDU_STAGE_EARLY;
+    msdu_comm *comm = at->comm;
+    bool is_late = at->stage != MSDU_STAGE_EARLY;
     cudaStream_t stream = is_late ? comm->late : comm->early;
-    cudaError_t error = cudaSuccess;
     if (!is_late) {
         MSDU__CUDA(comm, cudaStreamWaitEvent(comm->early, comm->late_end, 0));
     }
-    uint32_t index = pass->announcement - 1;
-    if (pass->announcement > 0 && index < comm->announced_count && comm->announced[index] != NULL) {
+    uint32_t index = at->announcement - 1;
+    if (at->announcement > 0 && index < comm->announced_count && comm->announced[index] != NULL) {
         MSDU__CUDA(comm, cudaStreamWaitEvent(stream, comm->announced[index], 0));
     }
-    if (pass->kind == MSDU_PASS_FILL) {
-        error = cudaMemsetAsync(pass->out, pass->byte, pass->count, stream);
-    } else if (pass->kind == MSDU_PASS_COPY) {
-        error = cudaMemcpyAsync(pass->out, pass->in, pass->count, cudaMemcpyDeviceToDevice, stream);
-    } else {
-        error = msdu__loops_launch(pass, comm->scratch[is_late ? 1 : 0], stream);
-    }
-    MSDU__CUDA(comm, error);
+    MSDU__CUDA(comm, give(args, comm->scratch[is_late ? 1 : 0], stream));
     MSDU__CUDA(comm, cudaEventRecord(is_late ? comm->late_end : comm->early_end, stream));
     return MSDU_OK;
 }
 
-static msdu_status run(msdu_comm *comm, const msdu_pass *pass)
+msdu_status msdu__nccl_run(const msdu_launch *at, msdu__nccl_give give, void *args)
 {
-    (void)cudaSetDevice(comm->device);
-    (void)pthread_mutex_lock(&comm->launch);
-    msdu_status status = launch(comm, pass);
-    (void)pthread_mutex_unlock(&comm->launch);
+    if (at->count == 0) {
+        return MSDU_OK;
+    }
+    (void)cudaSetDevice(at->comm->device);
+    (void)pthread_mutex_lock(&at->comm->launch);
+    msdu_status status = launch(at, give, args);
+    (void)pthread_mutex_unlock(&at->comm->launch);
     return status;
 }
 
@@ -114,7 +110,7 @@ static msdu_status reached(msdu_comm *comm, uint64_t number)
     }
     cudaError_t error = cudaEventQuery(comm->marks[number % MSDU__NCCL_MARKS]);
     if (error == cudaErrorNotReady) {
-        /* passes may wait for an operation that will not end and that nobody asks for */
+        /* kernels may wait for an operation that will not end and that nobody asks for */
         msdu_status status = msdu__nccl_has_chain(comm) ? msdu__nccl_look(comm) : MSDU_OK;
         return status == MSDU_OK ? MSDU_IN_PROGRESS : status;
     }
@@ -231,7 +227,7 @@ const msdu_device msdu__nccl_device = {
     .allocate = allocate,
     .release = release,
     .copy = copy,
-    .run = run,
+    .kernels = &msdu__nccl_kernels,
     .mark = mark,
     .reached = reached,
     .after = after,

@@ -60,7 +60,7 @@ struct msdu_comm {
     cudaEvent_t late_end;
     cudaEvent_t *announced; /* by index; NULL: not yet */
     uint32_t announced_count;
-    void *scratch[2];        /* sums of passes under way, by stream */
+    void *scratch[2];        /* sums of kernels under way, by stream */
     void *exchange;          /* registered memory, freed when NCCL has let go of it; NULL: none */
     void *exchange_handle;   /* NULL: not registered, or not any more */
     bool has_ended;          /* the communicator: NCCL let go of everything */

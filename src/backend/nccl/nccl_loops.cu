@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Passes as CUDA kernels: a warp is a team. Compiled without contraction (-fmad=false). */
+/* The kernels for CUDA: a warp is a team. Compiled without contraction (-fmad=false). */
 #include "nccl_loops.h"
 
 #include <cfloat>
@@ -48,36 +48,36 @@ FN uint32_t team_most(uint32_t value)
 
 #include "nccl_loops.inc"
 
-/* One kernel a loop. */
-#define KERNEL(name)                                                                               \
-    static __global__ void __launch_bounds__(THREADS) name##_kernel(const loop_args a)             \
+#define KERNEL(name, args)                                                                         \
+    static __global__ void __launch_bounds__(THREADS) name##_kernel(const args a)                  \
     {                                                                                              \
         const uint64_t teams = (uint64_t)gridDim.x * (THREADS / LANES);                            \
         uint64_t chunk = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) / LANES;                   \
-        for (; chunk < a.chunks; chunk += teams) {                                                 \
+        for (; chunk < a.l.chunks; chunk += teams) {                                               \
             name(&a, chunk);                                                                       \
         }                                                                                          \
     }
-#define KERNELS_REAL(name) KERNEL(f32_##name) KERNEL(f64_##name)
+#define KERNELS_REAL(name, args) KERNEL(f32_##name, args) KERNEL(f64_##name, args)
 /* The folds are one team whatever the number of chunks. */
-#define FOLD_KERNEL(name)                                                                          \
-    static __global__ void name##_fold(const loop_args a)                                          \
+#define FOLD_KERNEL(name, args)                                                                    \
+    static __global__ void name##_kernel(const args a)                                             \
     {                                                                                              \
-        name(&a, 0);                                                                               \
+        name(&a);                                                                                  \
     }
 
 LOOPS_REAL(KERNELS_REAL)
 LOOPS_PLAIN(KERNEL)
-FOLD_KERNEL(fold_sums)
-FOLD_KERNEL(fold_sketch)
+KERNEL(sketch, sketch_args)
+FOLD_KERNEL(fold_sums, loop)
+FOLD_KERNEL(fold_sketch, sketch_args)
 
 #define LAUNCH(name, a, stream)                                                                    \
-    name##_kernel<<<grid_of(a), THREADS, 0, stream>>>(a)
-#define LAUNCH_FOLD(name, a, stream) name##_fold<<<1, LANES, 0, stream>>>(a)
+    name##_kernel<<<grid_of((a).l), THREADS, 0, stream>>>(a)
+#define LAUNCH_FOLD(name, a, stream) name##_kernel<<<1, LANES, 0, stream>>>(a)
 
-static unsigned grid_of(const loop_args &a)
+static unsigned grid_of(const loop &l)
 {
-    const uint64_t blocks = (a.chunks + THREADS / LANES - 1) / (THREADS / LANES);
+    const uint64_t blocks = (l.chunks + THREADS / LANES - 1) / (THREADS / LANES);
     return (unsigned)(blocks < GRID ? blocks : GRID);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Passes on the device (msdu/device.h), launched on a stream: nccl_loops.cu for CUDA, and
+ * Kernels on the device (msdu/device.h), launched on a stream: nccl_loops.cu for CUDA, and
  * test/standin/loops.c, its twin on host memory. Both are nccl_loops.inc.
  */
 #ifndef MSDU_NCCL_LOOPS_H
@@ -13,13 +13,17 @@
 extern "C" {
 #endif
 
-#define MSDU__LOOPS_CHUNKS 4096 /* parts of a pass at most; each leaves its own sums */
+#define MSDU__LOOPS_CHUNKS 4096 /* parts of a kernel at most; each leaves its own sums */
 #define MSDU__LOOPS_SKETCH 64
-/* Device memory for what the parts of a pass found; one for each stream. */
+/* Device memory for what the parts of a kernel found; one for each stream. */
 #define MSDU__LOOPS_SCRATCH (MSDU__LOOPS_CHUNKS * (3 * sizeof(double)))
 
-/* Launch a pass other than FILL and COPY, which are the runtime's. */
-cudaError_t msdu__loops_launch(const msdu_pass *pass, void *scratch, cudaStream_t stream);
+extern const msdu_kernels msdu__nccl_kernels;
+
+/* Give a stream one of them with its arguments. */
+typedef cudaError_t (*msdu__nccl_give)(void *args, void *scratch, cudaStream_t stream);
+/* nccl_device.c: call it with stream and scratch of its stage, behind what it has to wait for. */
+msdu_status msdu__nccl_run(const msdu_launch *at, msdu__nccl_give give, void *args);
 
 #ifdef __cplusplus
 }

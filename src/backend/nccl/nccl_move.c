@@ -147,7 +147,7 @@ static msdu_status run_staged(msdu_comm *comm, msdu_req *req)
     return status;
 }
 
-/* What is sent was written by passes: the all-gather's by late ones, the rest by early ones, which
+/* What is sent was written by kernels: the all-gather's by late ones, the rest by early ones, which
  * wait for late ones themselves. */
 msdu_status msdu__nccl_move(msdu_comm *comm, msdu_req *req)
 {

@@ -37,8 +37,7 @@ START_TEST(a_chain_is_read_in_order)
     ck_assert_str_eq(chain.rules[0]->name, "clip");
     ck_assert_str_eq(chain.rules[1]->name, "outer");
     ck_assert_str_eq(chain.rules[2]->name, "delayed");
-    ck_assert_uint_eq(chain.needs, MSDU__NEEDS_NORM | MSDU__NEEDS_MOMENTUM | MSDU__NEEDS_SNAPSHOT |
-                                       MSDU__NEEDS_PARAM);
+    ck_assert_uint_eq(chain.needs, MSDU__NEEDS_NORM | MSDU__NEEDS_MOMENTUM | MSDU__NEEDS_SNAPSHOT);
 }
 END_TEST
 
@@ -126,6 +125,13 @@ static msdu__arrays fill(int32_t dtype)
     return out;
 }
 
+static void apply(const msdu__chain *chain, const msdu__correct_args *args,
+                  const msdu__arrays *arrays, msdu__sums *sums)
+{
+    const msdu_rules rules = msdu__chain_numbers(chain, args, arrays->snapshot == NULL);
+    msdu__correct_apply(&rules, arrays, sums);
+}
+
 /* One element of "clip,outer,<merge>" in long form. */
 static void reference(const msdu__correct_args *args, const char *merge, const double in[5],
                       double out[3])
@@ -185,7 +191,7 @@ static void check_apply(const char *merge, int32_t dtype, bool is_nesterov)
     const msdu__arrays arrays = fill(dtype);
     memcpy(&before, &s, sizeof(s));
     msdu__sums sums = {0};
-    msdu__correct_apply(&chain, &args, &arrays, &sums);
+    apply(&chain, &args, &arrays, &sums);
     double update_sq = 0.0;
     double weight_sq = 0.0;
     int wrong = 0;
@@ -269,7 +275,7 @@ static void apply_fresh(const char *text, const msdu__correct_args *args, int32_
     arrays.snapshot = has_snapshot ? arrays.snapshot : NULL;
     msdu__sums sums = {0};
     const msdu__chain chain = parsed(text, false);
-    msdu__correct_apply(&chain, args, &arrays, &sums);
+    apply(&chain, args, &arrays, &sums);
 }
 
 static const struct {
@@ -358,7 +364,7 @@ static void apply_all(const msdu__chain *chain, const msdu__correct_args *args)
         memcpy(update, all.mean, sizeof(update));
         const msdu__arrays arrays = worker_arrays(k, update);
         msdu__sums sums = {0};
-        msdu__correct_apply(chain, args, &arrays, &sums);
+        apply(chain, args, &arrays, &sums);
     }
 }
 

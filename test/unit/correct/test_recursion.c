@@ -162,36 +162,38 @@ static void mean_of_sent(double *mean)
 
 static void call_prompt(const msdu__recursion_args *args, bool is_meeting)
 {
+    const msdu_recursion c = msdu__recursion_numbers(args);
     double mean[PARAMS];
     for (int k = 0; k < WORKERS; k++) {
-        const msdu__recursion_state state = {shadows[k].drift, shadows[k].velocity,
-                                             shadows[k].trace};
+        const msdu_recursion_state state = {shadows[k].drift, shadows[k].velocity,
+                                            shadows[k].trace};
         msdu__sums sums = {0};
         if (is_meeting) {
-            msdu__recursion_capture(args, &state, g_all[k], sent[k], PARAMS, MSDU_FLOAT64, &sums);
+            msdu__recursion_capture(&c, &state, g_all[k], sent[k], PARAMS, MSDU_FLOAT64, &sums);
         } else {
-            msdu__recursion_local(args, &state, g_all[k], PARAMS, MSDU_FLOAT64, &sums);
+            msdu__recursion_local(&c, &state, g_all[k], PARAMS, MSDU_FLOAT64, &sums);
         }
     }
     mean_of_sent(mean);
     for (int k = 0; k < WORKERS && is_meeting; k++) {
-        const msdu__recursion_state state = {shadows[k].drift, shadows[k].velocity,
-                                             shadows[k].trace};
-        msdu__recursion_apply(args, &state, mean, NULL, g_all[k], PARAMS, MSDU_FLOAT64);
+        const msdu_recursion_state state = {shadows[k].drift, shadows[k].velocity,
+                                            shadows[k].trace};
+        msdu__recursion_apply(&c, &state, mean, NULL, g_all[k], PARAMS, MSDU_FLOAT64);
     }
 }
 
 static void call_late(const msdu__recursion_args *args, int step, int tau)
 {
+    const msdu_recursion c = msdu__recursion_numbers(args);
     double mean[PARAMS];
     mean_of_sent(mean);
     for (int k = 0; k < WORKERS; k++) {
-        const msdu__recursion_state state = {shadows[k].drift, shadows[k].velocity,
-                                             shadows[k].trace};
+        const msdu_recursion_state state = {shadows[k].drift, shadows[k].velocity,
+                                            shadows[k].trace};
         msdu__sums sums = {0};
-        msdu__recursion_local(args, &state, g_all[k], PARAMS, MSDU_FLOAT64, &sums);
+        msdu__recursion_local(&c, &state, g_all[k], PARAMS, MSDU_FLOAT64, &sums);
         if (step + 1 > tau && (step + 1 - tau) % INTERVAL == 0) {
-            msdu__recursion_apply(args, &state, mean, sent[k], g_all[k], PARAMS, MSDU_FLOAT64);
+            msdu__recursion_apply(&c, &state, mean, sent[k], g_all[k], PARAMS, MSDU_FLOAT64);
         }
         if ((step + 1) % INTERVAL == 0) {
             memcpy(sent[k], shadows[k].drift, sizeof(sent[k]));
@@ -336,23 +338,24 @@ static float f_sent[WORKERS][PARAMS];
 
 static void float_call(const msdu__recursion_args *args, bool is_meeting)
 {
+    const msdu_recursion c = msdu__recursion_numbers(args);
     float mean[PARAMS] = {0};
     for (int k = 0; k < WORKERS; k++) {
-        const msdu__recursion_state state = {f_state[k][0], f_state[k][1], f_state[k][2]};
+        const msdu_recursion_state state = {f_state[k][0], f_state[k][1], f_state[k][2]};
         msdu__sums sums = {0};
         if (is_meeting) {
-            msdu__recursion_capture(args, &state, f_gradient[k], f_sent[k], PARAMS, MSDU_FLOAT32,
+            msdu__recursion_capture(&c, &state, f_gradient[k], f_sent[k], PARAMS, MSDU_FLOAT32,
                                     &sums);
         } else {
-            msdu__recursion_local(args, &state, f_gradient[k], PARAMS, MSDU_FLOAT32, &sums);
+            msdu__recursion_local(&c, &state, f_gradient[k], PARAMS, MSDU_FLOAT32, &sums);
         }
         for (int i = 0; i < PARAMS; i++) {
             mean[i] += f_sent[k][i] / WORKERS;
         }
     }
     for (int k = 0; k < WORKERS && is_meeting; k++) {
-        const msdu__recursion_state state = {f_state[k][0], f_state[k][1], f_state[k][2]};
-        msdu__recursion_apply(args, &state, mean, NULL, f_gradient[k], PARAMS, MSDU_FLOAT32);
+        const msdu_recursion_state state = {f_state[k][0], f_state[k][1], f_state[k][2]};
+        msdu__recursion_apply(&c, &state, mean, NULL, f_gradient[k], PARAMS, MSDU_FLOAT32);
     }
 }
 
@@ -401,17 +404,18 @@ END_TEST
 START_TEST(a_bad_gradient_is_reported)
 {
     float state_memory[3][4] = {{0}};
-    const msdu__recursion_state state = {state_memory[0], state_memory[1], state_memory[2]};
+    const msdu_recursion_state state = {state_memory[0], state_memory[1], state_memory[2]};
     const msdu__recursion_args args = {.lr = 0.1, .momentum = 0.9, .factor = 1.0};
+    const msdu_recursion c = msdu__recursion_numbers(&args);
     uint16_t half[4] = {0x3c00, 0x3c00, 0x3c00, 0x3c00}; /* 1.0 as float16 */
     float send[4];
     msdu__sums sums = {0};
-    msdu__recursion_local(&args, &state, half, 4, MSDU_FLOAT16, &sums);
+    msdu__recursion_local(&c, &state, half, 4, MSDU_FLOAT16, &sums);
     ck_assert(!sums.has_bad);
     ck_assert_double_eq(sums.update_sq, 4.0);
     ck_assert_uint_eq(half[3], 0x3c00);
     half[2] = 0x7c00;
-    msdu__recursion_capture(&args, &state, half, send, 4, MSDU_FLOAT16, &sums);
+    msdu__recursion_capture(&c, &state, half, send, 4, MSDU_FLOAT16, &sums);
     ck_assert(sums.has_bad);
 }
 END_TEST

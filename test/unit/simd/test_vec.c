@@ -180,15 +180,15 @@ static void fill(void)
     }
 }
 
-static const msdu__vec_recursion recursion = {.decay = 0.01,
-                                              .momentum = 0.9,
-                                              .factor = 0.7,
-                                              .lr = 0.1,
-                                              .lr_inverse = 10.0,
-                                              .of_input = 0.5,
-                                              .of_velocity = 0.8,
-                                              .of_target = 1.25,
-                                              .of_trace = 0.3};
+static const msdu_recursion recursion = {.decay = 0.01,
+                                         .momentum = 0.9,
+                                         .factor = 0.7,
+                                         .lr = 0.1,
+                                         .lr_inverse = 10.0,
+                                         .of_input = 0.5,
+                                         .of_velocity = 0.8,
+                                         .of_target = 1.25,
+                                         .of_trace = 0.3};
 
 #define LOOPS 12
 

@@ -36,7 +36,8 @@ static void setup(void)
 /* A group of ranks. Buffers of one rank hold exactly what msdu__exchange_bytes() says, and a guard.
  */
 typedef struct group {
-    msdu__exchange x;
+    msdu_exchange x;
+    const msdu__wire *wire;
     uint64_t count;
     uint64_t share_count[RANKS_MAX];
     uint64_t share_start[RANKS_MAX];
@@ -57,17 +58,12 @@ static void group_start(int wire, int ranks, uint64_t count, double factor)
 {
     memset(&g, 0, sizeof(g));
     g.count = count;
-    g.x = (msdu__exchange){.wire = msdu__wire_at(wire),
-                           .block = BLOCK,
-                           .ranks = ranks,
-                           .factor = factor,
-                           .share_count = g.share_count,
-                           .share_start = g.share_start,
-                           .share_bytes = g.share_bytes};
-    g.has_feedback = g.x.wire->has_feedback;
+    g.x = (msdu_exchange){.format = wire, .block = BLOCK, .ranks = ranks, .factor = factor};
+    g.wire = msdu__wire_at(wire);
+    g.has_feedback = g.wire->has_feedback;
     msdu__exchange_shares(count, BLOCK, ranks, g.share_count, g.share_start);
     for (int j = 0; j < ranks; j++) {
-        g.share_bytes[j] = msdu__wire_bytes(g.x.wire, g.share_count[j], BLOCK);
+        g.share_bytes[j] = msdu__wire_bytes(g.wire, g.share_count[j], BLOCK);
     }
 }
 
@@ -90,26 +86,24 @@ static double exchange(void)
 {
     static float sum[MOST];
     double energy = 0.0;
-    const uint64_t most = msdu__exchange_bytes(g.x.wire, g.count, BLOCK, g.x.ranks);
+    const uint64_t most = msdu__exchange_bytes(g.wire, g.count, BLOCK, g.x.ranks);
     for (int j = 0; j < g.x.ranks; j++) {
         g.send[j][most] = GUARD;
-        energy += msdu__exchange_encode(&g.x, g.value[j], g.has_feedback ? g.residual[j] : NULL,
-                                        g.send[j]);
+        energy += msdu__exchange_encode(&g.x, g.count, g.value[j],
+                                        g.has_feedback ? g.residual[j] : NULL, g.send[j]);
         ck_assert_uint_eq(g.send[j][most], GUARD);
     }
     all_to_all();
     uint64_t at = 0;
     for (int j = 0; j < g.x.ranks; j++) {
         ck_assert_uint_le((uint64_t)g.x.ranks * g.share_bytes[j], most);
-        g.x.rank = j;
-        energy += msdu__exchange_reduce(&g.x, g.received[j], g.has_feedback ? g.owned[j] : NULL,
-                                        sum, g.gathered + at);
+        energy += msdu__exchange_reduce(&g.x, g.share_count[j], g.received[j],
+                                        g.has_feedback ? g.owned[j] : NULL, sum, g.gathered + at);
         at += g.share_bytes[j];
     }
     ck_assert_uint_le(at, most);
     for (int j = 0; j < g.x.ranks; j++) {
-        g.x.rank = j;
-        msdu__exchange_decode(&g.x, g.gathered, g.result[j]);
+        msdu__exchange_decode(&g.x, g.count, g.gathered, g.result[j]);
     }
     return energy;
 }

@@ -25,11 +25,13 @@ typedef struct bench {
     float *sketch;
 } bench;
 
+typedef enum kernel { COPY, NORM, SCALE, CAPTURE, APPLY, LOCAL, SKETCH, ENCODE, DECODE } kernel;
+
 /* A kernel and the bytes it reads and writes for each element. */
 typedef struct line {
     const char *name;
     double bytes;
-    msdu_status (*run)(const bench *b, int32_t variant);
+    kernel kernel;
     int32_t variant; /* rule or format */
 } line;
 
@@ -39,12 +41,49 @@ static msdu_status fail(msdu_status status, const char *text)
     return status;
 }
 
+static msdu_status run(const bench *b, const line *l)
+{
+    const msdu_kernels *table = b->device->kernels;
+    void *const *x = b->arrays;
+    const msdu_launch at = {.comm = b->comm, .count = b->count, .dtype = MSDU_FLOAT32};
+    const msdu_launch bytes = {.comm = b->comm, .count = b->count * sizeof(float)};
+    const msdu_arrays now = {.param = x[0], .anchor = x[1], .update = x[2]};
+    const msdu_arrays late = {.param = x[0], .anchor = x[1], .update = x[2], .snapshot = x[3]};
+    const msdu_rules rules = {.count = 1, .steps = {{.rule = l->variant, .a = 0.5}}};
+    const msdu_recursion recursion = {.factor = 1};
+    const msdu_recursion_state state = {x[3], x[4], x[5]};
+    const msdu_exchange exchange = {.format = l->variant, .block = BLOCK, .ranks = 1, .factor = 1};
+    uint64_t hash = 0;
+    switch (l->kernel) {
+    case COPY:
+        return table->copy(&bytes, x[1], x[0]);
+    case NORM:
+        return table->norm(&at, x[0], b->sums);
+    case SCALE:
+        return table->scale(&at, x[1], 1.0, b->sums);
+    case CAPTURE:
+        return table->capture(&at, &now, b->sums, &hash);
+    case APPLY:
+        return table->apply(&at, &late, &rules, b->sums);
+    case LOCAL:
+        return table->local(&at, &recursion, &state, x[1]);
+    case SKETCH:
+        return table->sketch(&at, x[0], 0, b->sketch);
+    case ENCODE:
+        return table->encode(&at, &exchange, x[0], l->variant >= MSDU_FORMAT_INT8 ? x[2] : NULL,
+                             x[1], b->sums);
+    case DECODE:
+        break;
+    }
+    return table->decode(&at, &exchange, x[0], x[1]);
+}
+
 /* Seconds of one run, 0 if it failed. */
 static double measure(const bench *b, const line *l)
 {
     uint64_t began = 0;
     for (int i = 0; i <= REPEATS; i++) {
-        if (l->run(b, l->variant) != MSDU_OK) {
+        if (run(b, l) != MSDU_OK) {
             return 0;
         }
         if (i == 0) { /* warm */
@@ -58,111 +97,23 @@ static double measure(const bench *b, const line *l)
     return (double)(msdu__clock_monotonic(NULL) - began) / 1e9 / REPEATS;
 }
 
-static msdu_launch at(const bench *b, uint64_t count)
-{
-    return (msdu_launch){.comm = b->comm, .count = count, .dtype = MSDU_FLOAT32};
-}
-
-static msdu_status copy(const bench *b, int32_t variant)
-{
-    const msdu_launch bytes = at(b, b->count * sizeof(float));
-    (void)variant;
-    return b->device->kernels->copy(&bytes, b->arrays[1], b->arrays[0]);
-}
-
-static msdu_status norm(const bench *b, int32_t variant)
-{
-    const msdu_launch all = at(b, b->count);
-    (void)variant;
-    return b->device->kernels->norm(&all, b->arrays[0], b->sums);
-}
-
-static msdu_status scale(const bench *b, int32_t variant)
-{
-    const msdu_launch all = at(b, b->count);
-    (void)variant;
-    return b->device->kernels->scale(&all, b->arrays[1], 1.0, b->sums);
-}
-
-static msdu_arrays arrays_of(const bench *b, void *snapshot)
-{
-    return (msdu_arrays){.param = b->arrays[0],
-                         .anchor = b->arrays[1],
-                         .update = b->arrays[2],
-                         .snapshot = snapshot};
-}
-
-static msdu_status capture(const bench *b, int32_t variant)
-{
-    const msdu_launch all = at(b, b->count);
-    const msdu_arrays arrays = arrays_of(b, NULL);
-    uint64_t hash = 0;
-    (void)variant;
-    return b->device->kernels->capture(&all, &arrays, b->sums, &hash);
-}
-
-static msdu_status apply(const bench *b, int32_t variant)
-{
-    const msdu_launch all = at(b, b->count);
-    const msdu_arrays arrays = arrays_of(b, b->arrays[3]);
-    const msdu_rules rules = {.count = 1, .steps = {{.rule = variant, .a = 0.5}}};
-    return b->device->kernels->apply(&all, &arrays, &rules, b->sums);
-}
-
-static msdu_status local(const bench *b, int32_t variant)
-{
-    const msdu_launch all = at(b, b->count);
-    const msdu_recursion recursion = {.factor = 1};
-    const msdu_recursion_state state = {b->arrays[3], b->arrays[4], b->arrays[5]};
-    (void)variant;
-    return b->device->kernels->local(&all, &recursion, &state, b->arrays[1]);
-}
-
-static msdu_status sketch(const bench *b, int32_t variant)
-{
-    const msdu_launch all = at(b, b->count);
-    (void)variant;
-    return b->device->kernels->sketch(&all, b->arrays[0], 0, b->sketch);
-}
-
-static msdu_exchange exchange_of(int32_t format)
-{
-    return (msdu_exchange){.format = format, .block = BLOCK, .ranks = 1, .factor = 1};
-}
-
-static msdu_status encode(const bench *b, int32_t format)
-{
-    const msdu_launch all = at(b, b->count);
-    const msdu_exchange exchange = exchange_of(format);
-    return b->device->kernels->encode(&all, &exchange, b->arrays[0],
-                                      format >= MSDU_FORMAT_INT8 ? b->arrays[2] : NULL,
-                                      b->arrays[1], b->sums);
-}
-
-static msdu_status decode(const bench *b, int32_t format)
-{
-    const msdu_launch all = at(b, b->count);
-    const msdu_exchange exchange = exchange_of(format);
-    return b->device->kernels->decode(&all, &exchange, b->arrays[0], b->arrays[1]);
-}
-
 static void print_lines(const bench *b, const char *version)
 {
     static const line lines[] = {
-        {"copy", 8, copy, 0},
-        {"norm", 4, norm, 0},
-        {"scale and norm", 8, scale, 0},
-        {"capture", 12, capture, 0},
-        {"apply average", 16, apply, MSDU_RULE_AVERAGE},
-        {"apply delayed", 24, apply, MSDU_RULE_DELAYED},
-        {"recursion local", 32, local, 0},
-        {"sketch", 4, sketch, 0},
-        {"encode bfloat16", 6, encode, MSDU_FORMAT_BFLOAT16},
-        {"encode int8", 13, encode, MSDU_FORMAT_INT8},
-        {"encode int4", 12.5, encode, MSDU_FORMAT_INT4},
-        {"encode ternary", 12.25, encode, MSDU_FORMAT_TERNARY},
-        {"encode sparse", 12.1, encode, MSDU_FORMAT_SPARSE},
-        {"decode int4", 4.5, decode, MSDU_FORMAT_INT4},
+        {"copy", 8, COPY, 0},
+        {"norm", 4, NORM, 0},
+        {"scale and norm", 8, SCALE, 0},
+        {"capture", 12, CAPTURE, 0},
+        {"apply average", 16, APPLY, MSDU_RULE_AVERAGE},
+        {"apply delayed", 24, APPLY, MSDU_RULE_DELAYED},
+        {"recursion local", 32, LOCAL, 0},
+        {"sketch", 4, SKETCH, 0},
+        {"encode bfloat16", 6, ENCODE, MSDU_FORMAT_BFLOAT16},
+        {"encode int8", 13, ENCODE, MSDU_FORMAT_INT8},
+        {"encode int4", 12.5, ENCODE, MSDU_FORMAT_INT4},
+        {"encode ternary", 12.25, ENCODE, MSDU_FORMAT_TERNARY},
+        {"encode sparse", 12.1, ENCODE, MSDU_FORMAT_SPARSE},
+        {"decode int4", 4.5, DECODE, MSDU_FORMAT_INT4},
     };
     const size_t count = sizeof(lines) / sizeof(lines[0]);
     double copied = 0;

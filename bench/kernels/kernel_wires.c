@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The wire formats as passes of `msdu bench kernels`. */
+/* The wire formats as kernels of `msdu bench kernels`. */
 #include "kernels.h"
 
 #include <math.h>

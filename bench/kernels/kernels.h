@@ -47,7 +47,7 @@ struct msdu__kernel {
 };
 
 /* The index-th pass, NULL past the last. */
-const msdu__kernel *msdu__kernel_at(uint32_t index); /* kernel_passes.c */
+const msdu__kernel *msdu__kernel_at(uint32_t index); /* kernel_stages.c */
 /* Bytes of the coded array for a pass over all elements. */
 uint64_t msdu__kernel_coded_bytes(const msdu__kernel *kernel, uint64_t count);
 /* Fill the arrays, and codes where the pass reads them. */

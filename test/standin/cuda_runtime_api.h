@@ -80,7 +80,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
 cudaError_t standin_launch(cudaStream_t stream, void (*function)(void *), const void *argument,
                            size_t bytes);
 /* Unlike CUDA's, a stream takes kernels of one thread: msdu/device.h promises that of a context's
- * passes. It may change, but not back and forth. */
+ * kernels. It may change, but not back and forth. */
 cudaError_t standin_lead(cudaStream_t stream);
 /* Is all of it memory that cudaMalloc() gave? */
 int standin_is_device(const void *memory, size_t bytes);

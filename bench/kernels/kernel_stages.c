@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Corrections, recursion, sums and conversions as passes of `msdu bench kernels`. */
+/* Corrections, recursion, sums and conversions as kernels of `msdu bench kernels`. */
 #include "kernels.h"
 
 #include <math.h>
@@ -294,7 +294,7 @@ static bool is_conversion_right(const msdu__kernel *kernel, msdu__kernel_arrays 
 #define TRACED   (BIT(MSDU__PARAM) | BIT(MSDU__MOMENTUM))
 #define ADVANCED (BIT(MSDU__ANCHOR) | BIT(MSDU__UPDATE))
 
-static const msdu__kernel passes[] = {
+static const msdu__kernel stages[] = {
     {"capture", "correct", "read A w, write d", 3, 0, 0, run_capture, expect_capture, CAPTURED,
      NULL},
     {"capture snapshot", "correct", "read A w, write d y", 4, 0, 1, run_capture, expect_capture,
@@ -331,15 +331,15 @@ static const msdu__kernel passes[] = {
      is_conversion_right},
 };
 
-#define PASS_COUNT (sizeof(passes) / sizeof(passes[0]))
+#define STAGE_COUNT (sizeof(stages) / sizeof(stages[0]))
 
 const msdu__kernel *msdu__kernel_at(uint32_t index)
 {
-    if (index < PASS_COUNT) {
-        return &passes[index];
+    if (index < STAGE_COUNT) {
+        return &stages[index];
     }
     const msdu__kernel *wire = msdu__kernel_wires;
-    for (uint32_t i = (uint32_t)PASS_COUNT; i < index && wire->name != NULL; i++) {
+    for (uint32_t i = (uint32_t)STAGE_COUNT; i < index && wire->name != NULL; i++) {
         wire++;
     }
     return wire->name != NULL ? wire : NULL;

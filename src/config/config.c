@@ -124,7 +124,7 @@ static msdu_status load_struct(msdu__loader *loader, const msdu_config *config)
     }
     /* Rank 0 is the field's zero: with a size it was meant. */
     if (config->ranks > 0) {
-        msdu__setting_given(loader, msdu__setting_index("rank"), "msdu_config.rank");
+        msdu__setting_given(loader, MSDU__AT_RANK, "msdu_config.rank");
     }
     return MSDU_OK;
 }
@@ -137,10 +137,10 @@ typedef struct file_state {
     msdu__loader *loader;
     const char *path;
     FILE *file;
-    int line;                     /* lines read so far */
-    size_t bytes;                 /* bytes read so far */
-    int seen[MSDU__SETTINGS_MAX]; /* line by setting */
-    msdu_status status;           /* first failure */
+    int line;                 /* lines read so far */
+    size_t bytes;             /* bytes read so far */
+    int seen[MSDU__SETTINGS]; /* line by setting */
+    msdu_status status;       /* first failure */
 } file_state;
 
 static int file_fail(file_state *state, const char *what, const char *name)
@@ -281,7 +281,7 @@ static msdu_status load_lines(msdu__loader *loader, const msdu_config *config)
 /* The log comes first, so that whatever follows can be logged. */
 static msdu_status load_log(msdu__loader *loader, const msdu_config *config)
 {
-    size_t index = msdu__setting_index("log_level");
+    size_t index = MSDU__AT_LOG;
     const char *variable = secure_getenv("MSDU_LOG");
     msdu__log *log = loader->log;
     *log =
@@ -298,7 +298,7 @@ static msdu_status load_log(msdu__loader *loader, const msdu_config *config)
 
 static msdu_status load_path(msdu__loader *loader, const msdu_config *config)
 {
-    size_t index = msdu__setting_index("config_file");
+    size_t index = MSDU__AT_CONFIG;
     const char *variable = secure_getenv("MSDU_CONFIG");
     if (variable != NULL && variable[0] != '\0') {
         return msdu__setting_override(loader, index, variable, "MSDU_CONFIG");

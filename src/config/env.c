@@ -106,12 +106,11 @@ static msdu_status use_launcher(msdu__loader *loader, const launcher *found)
                                   rank != NULL ? found->rank : found->ranks,
                                   rank != NULL ? found->ranks : found->rank);
     }
-    msdu_status status =
-        msdu__setting_override(loader, msdu__setting_index("ranks"), ranks, found->ranks);
+    msdu_status status = msdu__setting_override(loader, MSDU__AT_RANKS, ranks, found->ranks);
     if (status != MSDU_OK) {
         return status;
     }
-    return msdu__setting_override(loader, msdu__setting_index("rank"), rank, found->rank);
+    return msdu__setting_override(loader, MSDU__AT_RANK, rank, found->rank);
 }
 
 static msdu_status find_launcher(msdu__loader *loader)
@@ -146,14 +145,13 @@ static msdu_status set_master(msdu__loader *loader)
     if (length >= (int)sizeof(url)) {
         return msdu__setting_fail(loader, "MASTER_ADDR is longer than a setting may be");
     }
-    return msdu__setting_override(loader, msdu__setting_index("rendezvous"), url,
-                                  "MASTER_ADDR and MASTER_PORT");
+    return msdu__setting_override(loader, MSDU__AT_RENDEZVOUS, url, "MASTER_ADDR and MASTER_PORT");
 }
 
 msdu_status msdu__settings_launcher(msdu__loader *loader)
 {
-    bool has_rank = loader->given[msdu__setting_index("rank")];
-    bool has_ranks = loader->given[msdu__setting_index("ranks")];
+    bool has_rank = loader->given[MSDU__AT_RANK];
+    bool has_ranks = loader->given[MSDU__AT_RANKS];
     msdu_status status = MSDU_OK;
     if (!has_rank && !has_ranks) {
         status = find_launcher(loader);
@@ -167,7 +165,7 @@ msdu_status msdu__settings_launcher(msdu__loader *loader)
                                     (long long)loader->settings->rank,
                                     (long long)loader->settings->ranks);
     }
-    if (status == MSDU_OK && !loader->given[msdu__setting_index("rendezvous")]) {
+    if (status == MSDU_OK && !loader->given[MSDU__AT_RENDEZVOUS]) {
         status = set_master(loader);
     }
     return status;

@@ -256,27 +256,6 @@ START_TEST(a_bad_line_of_the_struct_is_refused)
 }
 END_TEST
 
-/* Bytes of msdu_config that no row covers must be the size, the log callback, lines or padding. */
-START_TEST(every_field_of_the_struct_has_a_row)
-{
-    static const size_t bytes_of[] = {sizeof(char *), 4, 8, 8, 8};
-    bool covered[sizeof(msdu_config)] = {false};
-    const msdu__setting *row = NULL;
-    for (size_t i = 0; (row = msdu__setting_at(i)) != NULL; i++) {
-        for (size_t j = 0; j < bytes_of[row->store]; j++) {
-            ck_assert_msg(!covered[row->config_at + j], "%s lies over another row", row->name);
-            covered[row->config_at + j] = true;
-        }
-    }
-    size_t bare = 0;
-    for (size_t i = 0; i < sizeof(covered); i++) {
-        bare += covered[i] ? 0 : 1;
-    }
-    size_t padding = offsetof(msdu_config, backend) - offsetof(msdu_config, rank) - 4;
-    ck_assert_uint_eq(bare, sizeof(size_t) + sizeof(msdu_log_fn) + 2 * sizeof(void *) + padding);
-}
-END_TEST
-
 START_TEST(every_default_is_the_documented_one)
 {
     msdu__settings settings;
@@ -418,7 +397,6 @@ static void add_tests(TCase *tcase)
     tcase_add_test(tcase, lines_of_the_struct_win_over_its_fields_and_can_say_zero);
     tcase_add_test(tcase, a_line_of_the_struct_may_be_as_long_as_a_setting);
     tcase_add_test(tcase, a_bad_line_of_the_struct_is_refused);
-    tcase_add_test(tcase, every_field_of_the_struct_has_a_row);
     tcase_add_test(tcase, every_default_is_the_documented_one);
     tcase_add_test(tcase, each_kind_of_bad_value_is_named_with_its_range);
     tcase_add_test(tcase, a_bad_value_names_the_rank_where_it_is_known);

@@ -61,13 +61,16 @@ typedef struct msdu_config {
     int32_t rank;           /* this process, read where ranks is set; else RANK, OMPI_*, PMI_*,
                                SLURM_* */
     const char *backend;    /* collective backend; a name, or the path of a module; default gloo */
-    const char *job;        /* job name, checked by the rendezvous; up to 511 bytes; default msdu */
+    const char *job;        /* job name, checked by the rendezvous; for several jobs on the same
+                               hosts; up to 511 bytes; default msdu */
     const char *secret;     /* shared secret, at least 16 random bytes; checked by the rendezvous,
                                never logged; up to 511 bytes */
     const char *rendezvous; /* where ranks meet; else MASTER_ADDR:MASTER_PORT; file:///DIR,
                                tcp://HOST:PORT, redis://HOST:PORT */
-    const char *interface;  /* network interface to bind to; an interface, such as eth0 */
-    const char *tls_key;    /* TLS private key; all three tls_ settings or none; a PEM file */
+    const char *interface;  /* network interface to bind to, on hosts with several networks; an
+                               interface, such as eth0 */
+    const char *tls_key;    /* TLS private key, where others can read the network and Gloo was built
+                               with TLS; all three tls_ settings or none; a PEM file */
     const char *tls_cert;   /* TLS certificate; a PEM file */
     const char *tls_ca;     /* TLS certificate authority; a PEM file */
     int64_t deadline_ms;    /* longest wait for another rank; default 60000 */
@@ -78,7 +81,8 @@ typedef struct msdu_config {
                                  parameters delayed; auto, backward, blocking, delayed, streamed */
     const char *commit;       /* release reduced gradients by whole round or tensor by tensor;
                                  round, tensor */
-    const char *reduce;       /* reduction of gradients; mean, sum */
+    const char *reduce;       /* reduction of gradients; sum: for a trainer that divides them
+                                 itself; mean, sum */
     const char *broadcast;    /* start from rank 0's parameters; no, yes */
     const char *check_finite; /* a NaN or infinity ends the job; in gradients, skip: makes all ranks
                                  skip the step; pass: comes back on all ranks; no, yes, skip, pass;
@@ -86,24 +90,28 @@ typedef struct msdu_config {
     const char *state;        /* optimizer state at a synchronization; local, average, reset */
     int64_t delay_steps;      /* steps until a late mean is applied (tau); divergence with auto: up
                                  to 4; default 1 */
-    int64_t fragments;        /* streamed: parts the model is spread over; default 8 */
+    int64_t fragments;        /* streamed: parts the model is spread over; more make the link's load
+                                 more even; default 8 */
 
     /* interval */
     const char *interval;     /* how the interval is chosen; a policy; msdu info lists them; default
                                  divergence */
     int64_t interval_steps;   /* h of fixed and post_local, base h of qsr, divergence: h whose harm
                                  is the cap; default 4 */
-    int64_t interval_max;     /* largest h; default 64 */
+    int64_t interval_max;     /* largest h; for a trainer that must not be without a synchronization
+                                 for longer; default 64 */
     int64_t warmup_steps;     /* first steps, at h = 1; default 8 */
     int64_t total_steps;      /* steps of the run; 0: not known */
-    int64_t switch_step;      /* post_local: first step with local steps */
+    int64_t switch_step;      /* post_local (1808.07217): first step with local steps */
     double target_overhead;   /* share of time that may be spent waiting; what no format hides in
                                  late rounds counts half; default 0.03 */
     const char *prefer;       /* when the wait cannot be hidden within the drift limit; accuracy,
                                  speed */
-    double drift_limit;       /* divergence: largest harm, relative to weights; 0: that of
-                                 interval_steps, as measured */
-    double drift_exponent;    /* divergence: the limit moves as (lr / largest lr)^q; default 1 */
+    double drift_limit;       /* divergence: largest harm, relative to weights, where it is known
+                                 from earlier runs of the model; 0: that of interval_steps, as
+                                 measured */
+    double drift_exponent;    /* divergence: the limit moves as (lr / largest lr)^q; 0: it stays;
+                                 default 1 */
     double qsr_alpha;         /* qsr (2310.14423): h = (alpha / lr)^2; default 0.2 */
     int64_t plateau_patience; /* plateau: rounds without improvement; default 2 */
     double plateau_threshold; /* plateau: relative improvement that counts; default 0.05 */
@@ -113,10 +121,13 @@ typedef struct msdu_config {
                                overlap is never late; rules joined by commas; msdu info lists
                                them */
     double elastic_alpha;   /* elastic: w <- w - alpha (w - mean); default 0.5 */
-    double outer_lr;        /* outer: learning rate; default 0.7 */
-    double outer_momentum;  /* outer: momentum; default 0.7 */
-    const char *outer_kind; /* outer: kind of momentum; momentum, nesterov; default nesterov */
-    double delayed_keep;    /* delayed: share of overlapped progress that is kept; default 1 */
+    double outer_lr;        /* outer (DiLoCo, 2311.08105): learning rate, to be searched for each
+                               problem; default 0.7 */
+    double outer_momentum;  /* outer: momentum, to be searched likewise; default 0.7 */
+    const char *outer_kind; /* outer: kind of momentum; momentum: as in SlowMo (1910.00643);
+                               momentum, nesterov; default nesterov */
+    double delayed_keep;    /* delayed: share of overlapped progress that is kept; below 1: only to
+                               compare, steps are lost; default 1 */
     double clip_ratio;      /* clip: limit as a multiple of the running norm; default 3 */
 
     /* optimizer of the trainer, for the accumulated domain */
@@ -133,17 +144,20 @@ typedef struct msdu_config {
     uint64_t fuse_bytes;  /* smaller tensors are fused up to this; auto: slice_bytes, at most 1
                              MiB */
     int64_t window;       /* slices in flight; auto: 4, or as measured where slice_bytes is auto */
-    int64_t lanes;        /* independent ordered channels; as many carry slices as is measured best;
+    int64_t lanes;        /* independent ordered channels, of which as many carry slices as is
+                             measured best; more for links that one connection does not fill;
                              default 2 */
     const char *wire;     /* number format of a slice between ranks; auto, or a wire format; msdu
                              info lists them */
-    int64_t wire_block;   /* elements that share a scale, a multiple of 16; default 256 */
+    int64_t wire_block;   /* elements that share a scale, a multiple of 16; fewer: finer steps, more
+                             bytes; default 256 */
 
     /* seen from outside; %r in a path becomes the rank */
     const char *trace_file;    /* Chrome trace, written while running; a path; %r is the rank */
     const char *metrics_file;  /* Prometheus text file, replaced while running; a path; %r is the
                                   rank */
-    int64_t metrics_period_ms; /* time between two metrics files; default 5000 */
+    int64_t metrics_period_ms; /* time between two metrics files; at most that between two readings
+                                  of them; default 5000 */
 
     /* what a field cannot say, and what came later */
     const char *settings;      /* lines `name = value` as in an ini file, which win over the fields:

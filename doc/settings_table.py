@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 
-TABLES = {"settings": "setting", "variables": "variable"}  # key of the JSON: the first column
+TABLES = {"settings": "name", "variables": "environment"}  # the latter: those of `msdu run`
 WIDTH = 100
 
 
@@ -20,22 +20,25 @@ def cell(text):
     return str(text).replace("|", "\\|").replace("<", "&lt;")
 
 
-def table(settings, column):
-    yield f"| {column} | default | range | what it is |\n| --- | --- | --- | --- |\n"
+def table(settings, key):
+    yield f"| {key[:-1]} | default | range | what it is |\n| --- | --- | --- | --- |\n"
     for setting in settings:
-        columns = (f"`{setting['name']}`", setting["default"], setting["range"], setting["help"])
+        if setting["environment"].startswith("MSDU_ATTACH") != (key == "variables"):
+            continue
+        columns = [f"`{setting[TABLES[key]]}`", *(setting[of] for of in ("default", "range", "help"))]
         yield "| " + " | ".join(cell(column) for column in columns) + " |\n"
 
 
 def document(command, text):
     output = subprocess.run([command, "info", "--json"], check=True, capture_output=True).stdout
+    settings = json.loads(output)["settings"]
     found = [key for key in TABLES if f"<!-- end of {key} -->" in text]
     for key in found:
         begin = f"<!-- {key}: made by doc/settings_table.py from `msdu info --json` -->\n"
         end = f"<!-- end of {key} -->\n"
         before, rest = text.split(begin)
         after = rest.split(end)[1]
-        text = before + begin + "".join(table(json.loads(output)[key], TABLES[key])) + end + after
+        text = before + begin + "".join(table(settings, key)) + end + after
     return text if found else sys.exit("the document has no marker of a table")
 
 
@@ -63,9 +66,9 @@ def fields(block):
 
 def header(path, text):
     begin, end = "typedef struct msdu_config {\n", "} msdu_config;\n"
-    source = pathlib.Path(path).read_text(encoding="utf-8").split("__VA_ARGS__)\n")[1]
+    source = pathlib.Path(path).read_text(encoding="utf-8").split("#endif\n")[2]
     lines = ["    size_t size; /* sizeof(msdu_config) of the caller; use MSDU_CONFIG_INIT */"]
-    for block in source.split("\n#undef")[0].strip().split("\n\n"):
+    for block in source.split("\n\n/* `msdu run` */")[0].strip().split("\n\n"):
         heading = re.match(r"/\*.*\*/", block)
         lines += ["", *(["    " + heading.group()] if heading else []), *fields(block)]
     before, rest = text.split(begin)

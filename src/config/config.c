@@ -63,6 +63,8 @@ static const char *field_text(const msdu__setting *setting, const msdu_config *c
     int64_t integer = 0;
     double real = 0;
     switch (setting->store) {
+    case MSDU__STORE_NONE:
+        return NULL;
     case MSDU__STORE_TEXT:
         memcpy(&text, place, sizeof(text));
         return text == NULL || text[0] == '\0' ? NULL : text;
@@ -173,8 +175,11 @@ static int on_value(void *user, const char *section, const char *name, const cha
         return file_fail(state, "unknown section", section);
     }
     size_t index = msdu__setting_index(name);
-    if (index == SIZE_MAX || (msdu__setting_at(index)->flags & MSDU__SETTING_NO_FILE) != 0) {
+    if (index == SIZE_MAX) {
         return on_unknown(state, name);
+    }
+    if ((msdu__setting_at(index)->flags & MSDU__SETTING_NO_FILE) != 0) {
+        return file_fail(state, "a variable, and no line of settings:", name);
     }
     if (state->seen[index] != 0) {
         return file_fail(state, "second value for", name);

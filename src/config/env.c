@@ -31,11 +31,7 @@ static bool is_known(const char *name)
 
 static void warn_unknown(const msdu__loader *loader, const char *entry)
 {
-    static const char attach[] = PREFIX "ATTACH"; /* of libmsdu_preload */
     char name[64];
-    if (strncmp(entry, attach, sizeof(attach) - 1) == 0) {
-        return;
-    }
     size_t length = strcspn(entry, "=");
     snprintf(name, sizeof(name), "%.*s", (int)(length < sizeof(name) ? length : sizeof(name) - 1),
              entry);
@@ -53,7 +49,7 @@ msdu_status msdu__settings_environment(msdu__loader *loader)
     const msdu__setting *setting = NULL;
     for (size_t i = 0; (setting = msdu__setting_at(i)) != NULL; i++) {
         const char *value = variable(setting->environment);
-        if (value == NULL || (setting->flags & MSDU__SETTING_NO_FILE) != 0) {
+        if (value == NULL || i == MSDU__AT_CONFIG) {
             continue; /* the file's own name was used before */
         }
         msdu_status status = msdu__setting_override(loader, i, value, setting->environment);

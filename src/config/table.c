@@ -18,23 +18,26 @@
         const char *: MSDU__STORE_TEXT, int32_t: MSDU__STORE_INT32, int64_t: MSDU__STORE_INT64,    \
         uint64_t: MSDU__STORE_UINT64, double: MSDU__STORE_DOUBLE)
 /* Ranges as text, and what holds them. The first of the levels is no zero: MSDU_LOG_ERROR. */
-#define RANGE(low_, high_)   #low_ " .. " #high_, .low = low_, .high = high_
-#define AUTO_OR(low_, high_) "auto, or " RANGE(low_, high_)
-#define AUTO_OR_BYTES(low_)  "auto, or " #low_ " .. 1GiB", .low = low_, .high = 1073741824
-#define LEVELS(choices)      choices, .low = 1
+#define RANGE(low_, high_)        #low_ " .. " #high_, .low = low_, .high = high_
+#define AUTO_OR(low_, high_)      "auto, or " RANGE(low_, high_)
+#define GIBS(low_, high_)         #low_ " .. " #high_ "GiB", .low = low_, .high = high_ * 1073741824.0
+#define AUTO_OR_GIBS(low_, high_) "auto, or " GIBS(low_, high_)
+#define LEVELS(choices)           choices, .low = 1
+
+#define ROW(resolved, kind_, variable, preset, help_, ...)                                         \
+    .environment = "MSDU_" #variable, .default_text = preset, .help = help_,                       \
+    .settings_at = offsetof(msdu__settings, resolved), .kind = MSDU__KIND_##kind_,                 \
+    .range = __VA_ARGS__
 
 static const msdu__setting table[] = {
-#define SETTING_AS(type, field, resolved, kind_, variable, flags_, preset, help_, ...)             \
+#define SETTING_AS(type, field, resolved, kind, variable, flags_, ...)                             \
     {.name = #field,                                                                               \
-     .environment = "MSDU_" #variable,                                                             \
-     .default_text = preset,                                                                       \
-     .help = help_,                                                                                \
      .config_at = offsetof(msdu_config, field),                                                    \
-     .settings_at = offsetof(msdu__settings, resolved),                                            \
      .store = STORE_OF(field),                                                                     \
-     .kind = MSDU__KIND_##kind_,                                                                   \
      .flags = flags_,                                                                              \
-     .range = __VA_ARGS__},
+     ROW(resolved, kind, variable, __VA_ARGS__)},
+#define VARIABLE(field, ...)                                                                       \
+    {.name = #field, .store = MSDU__STORE_NONE, .flags = NO_FILE, ROW(field, __VA_ARGS__)},
 #include "settings.inc"
 };
 

@@ -23,6 +23,7 @@ typedef enum msdu__store {
     MSDU__STORE_INT64,
     MSDU__STORE_UINT64,
     MSDU__STORE_DOUBLE,
+    MSDU__STORE_NONE,
 } msdu__store;
 
 enum {

@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 GLOO ?= ON
 OPTIONS ?= -DMSDU_WITH_GLOO=$(GLOO)
 
-.PHONY: build test demo install clean bench-smoke lint asan tsan help
+.PHONY: build test demo install clean bench-smoke settings lint asan tsan help
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
@@ -41,6 +41,12 @@ asan tsan: ## all tests under address and undefined, or thread sanitizer
 	cmake --preset $@ $(OPTIONS)
 	cmake --build build/$@ -j $(JOBS)
 	ctest --test-dir build/$@ -j $(JOBS) --output-on-failure
+
+settings: ## what is made from src/config/settings.inc
+	python3 doc/settings_table.py src/config/settings.inc include/msdu/config.h
+	$(MAKE) build
+	python3 doc/settings_table.py build/bin/msdu doc/settings.md
+	python3 doc/settings_table.py build/bin/msdu doc/attach.md
 
 lint: ## clang-format and clang-tidy
 	scripts/setup.sh ci

@@ -38,100 +38,136 @@ typedef enum msdu_log_level {
 typedef void (*msdu_log_fn)(void *user, msdu_log_level level, const char *text);
 
 /*
- * Settings of a context. Zero (NULL) in any field means "use the default"; new fields are only
- * appended. `msdu info` prints every setting with its default, range and help; the same names,
- * upper case with MSDU_ in front, are read from the environment (MSDU_SLICE_BYTES) and, as
- * they stand, from an ini file. The environment wins over the file, the file over this struct.
- * Of quoted choices the first is the default. All strings are borrowed during msdu_create() only.
+ * Settings of a context. Zero (NULL) in any field means "use the default": what a comment says, or
+ * else the first choice; new fields are only appended. `msdu info` prints every setting with its
+ * default, range and help; the same names, upper case with MSDU_ in front, are read from the
+ * environment (MSDU_SLICE_BYTES) and, as they stand, from an ini file. The environment wins over
+ * the file, the file over this struct. All strings are borrowed during msdu_create() only. Made
+ * from src/config/settings.inc (`make settings`).
  */
 typedef struct msdu_config {
-    size_t size;             /* sizeof(msdu_config) of the caller; use MSDU_CONFIG_INIT */
-    const char *config_file; /* ini file; NULL: environment MSDU_CONFIG, else none */
+    size_t size; /* sizeof(msdu_config) of the caller; use MSDU_CONFIG_INIT */
+
+    const char *config_file; /* ini file with these names, section [msdu] or none; a path */
     msdu_log_fn log;         /* NULL: no log, unless MSDU_LOG asks for one on standard error */
     void *log_user;          /* first argument of log */
-    int32_t log_level;       /* msdu_log_level */
+    int32_t log_level;       /* lines let through (msdu_log_level); the variable also turns on
+                                standard error without a callback; error, warn, info, debug; default
+                                warn */
 
     /* the group of ranks */
-    int32_t ranks;          /* 0: WORLD_SIZE, OMPI_*, PMI_* or SLURM_*, else 1 */
-    int32_t rank;           /* read only if ranks > 0 */
-    const char *backend;    /* "local", "gloo" or the path of a module; default "gloo" */
-    const char *job;        /* job name, checked by the rendezvous; default "msdu" */
-    const char *secret;     /* optional shared secret: at least 16 random bytes; never logged */
-    const char *rendezvous; /* file:///DIR, tcp://HOST:PORT, redis://HOST:PORT */
-    const char *interface;  /* network interface to bind to, such as "eth0" */
-    const char *tls_key;    /* PEM files of Gloo's TLS transport, where Gloo has it */
-    const char *tls_cert;
-    const char *tls_ca;
-    int64_t deadline_ms; /* longest wait for another rank; default 60000 */
+    int32_t ranks;          /* size of the group; else WORLD_SIZE, OMPI_*, PMI_*, SLURM_*; default
+                               1 */
+    int32_t rank;           /* this process, read where ranks is set; else RANK, OMPI_*, PMI_*,
+                               SLURM_* */
+    const char *backend;    /* collective backend; a name, or the path of a module; default gloo */
+    const char *job;        /* job name, checked by the rendezvous; for several jobs on the same
+                               hosts; up to 511 bytes; default msdu */
+    const char *secret;     /* shared secret, at least 16 random bytes; checked by the rendezvous,
+                               never logged; up to 511 bytes */
+    const char *rendezvous; /* where ranks meet; else MASTER_ADDR:MASTER_PORT; file:///DIR,
+                               tcp://HOST:PORT, redis://HOST:PORT */
+    const char *interface;  /* network interface to bind to, on hosts with several networks; an
+                               interface, such as eth0 */
+    const char *tls_key;    /* TLS private key, where others can read the network and Gloo was built
+                               with TLS; all three tls_ settings or none; a PEM file */
+    const char *tls_cert;   /* TLS certificate; a PEM file */
+    const char *tls_ca;     /* TLS certificate authority; a PEM file */
+    int64_t deadline_ms;    /* longest wait for another rank; default 60000 */
 
     /* what is synchronized, and when */
-    const char *domain;       /* "auto", "gradient", "accumulated", "parameter" */
-    const char *overlap;      /* "auto", "backward", "blocking", "delayed", "streamed" */
-    const char *commit;       /* "round", "tensor": when reduced gradients are released */
-    const char *reduce;       /* "mean", "sum" of gradients */
-    const char *broadcast;    /* "no", "yes": rank 0's parameters at start */
-    const char *check_finite; /* "yes", "no", "skip", "pass": what a NaN or infinity does */
-    const char *state;        /* optimizer state: "local", "average", "reset" */
-    int64_t delay_steps;      /* tau of delayed, streamed and auto; default 1 */
-    int64_t fragments;        /* P of streamed; default 8 */
+    const char *domain;       /* what is synchronized; auto, gradient, accumulated, parameter */
+    const char *overlap;      /* what a synchronization hides under; auto: gradients backward,
+                                 parameters delayed; auto, backward, blocking, delayed, streamed */
+    const char *commit;       /* release reduced gradients by whole round or tensor by tensor;
+                                 round, tensor */
+    const char *reduce;       /* reduction of gradients; sum: for a trainer that divides them
+                                 itself; mean, sum */
+    const char *broadcast;    /* start from rank 0's parameters; no, yes */
+    const char *check_finite; /* a NaN or infinity ends the job; in gradients, skip: makes all ranks
+                                 skip the step; pass: comes back on all ranks; no, yes, skip, pass;
+                                 default yes */
+    const char *state;        /* optimizer state at a synchronization; local, average, reset */
+    int64_t delay_steps;      /* steps until a late mean is applied (tau); divergence with auto: up
+                                 to 4; default 1 */
+    int64_t fragments;        /* streamed: parts the model is spread over; more make the link's load
+                                 more even; default 8 */
 
     /* interval */
-    const char *interval;     /* "divergence", "fixed", "qsr", "plateau", "post_local", ... */
-    int64_t interval_steps;   /* h of fixed and post_local, base h of qsr; default 4 */
-    int64_t interval_max;     /* largest h; default 64 */
-    int64_t warmup_steps;     /* steps at h = 1 first; default 8 */
-    int64_t total_steps;      /* steps of the run, 0: not known */
-    int64_t switch_step;      /* post_local: first step with local steps */
-    double target_overhead;   /* share of time that may be spent waiting, of which what no format
-                                 hides in late rounds counts half; default 0.03 */
-    const char *prefer;       /* "accuracy", "speed": when the two bounds cross */
-    double drift_limit;       /* cap on harm; default: that of interval_steps, as measured */
-    double drift_exponent;    /* q: the cap moves as (lr / largest lr)^q; default 1 */
-    double qsr_alpha;         /* QSR (2310.14423): h = (alpha / lr)^2; default 0.2 */
+    const char *interval;     /* how the interval is chosen; a policy; msdu info lists them; default
+                                 divergence */
+    int64_t interval_steps;   /* h of fixed and post_local, base h of qsr, divergence: h whose harm
+                                 is the cap; default 4 */
+    int64_t interval_max;     /* largest h; for a trainer that must not be without a synchronization
+                                 for longer; default 64 */
+    int64_t warmup_steps;     /* first steps, at h = 1; default 8 */
+    int64_t total_steps;      /* steps of the run; 0: not known */
+    int64_t switch_step;      /* post_local (1808.07217): first step with local steps */
+    double target_overhead;   /* share of time that may be spent waiting; what no format hides in
+                                 late rounds counts half; default 0.03 */
+    const char *prefer;       /* when the wait cannot be hidden within the drift limit; accuracy,
+                                 speed */
+    double drift_limit;       /* divergence: largest harm, relative to weights, where it is known
+                                 from earlier runs of the model; 0: that of interval_steps, as
+                                 measured */
+    double drift_exponent;    /* divergence: the limit moves as (lr / largest lr)^q; 0: it stays;
+                                 default 1 */
+    double qsr_alpha;         /* qsr (2310.14423): h = (alpha / lr)^2; default 0.2 */
     int64_t plateau_patience; /* plateau: rounds without improvement; default 2 */
-    double plateau_threshold; /* plateau: relative improvement; default 0.05 */
+    double plateau_threshold; /* plateau: relative improvement that counts; default 0.05 */
 
     /* correction */
-    const char *correct;    /* rules in order, such as "average" or "clip,outer,delayed" */
+    const char *correct;    /* correction after a synchronization; else delayed, or average where
+                               overlap is never late; rules joined by commas; msdu info lists
+                               them */
     double elastic_alpha;   /* elastic: w <- w - alpha (w - mean); default 0.5 */
-    double outer_lr;        /* outer: learning rate; default 0.7 */
-    double outer_momentum;  /* outer: momentum; default 0.7 */
-    const char *outer_kind; /* "nesterov", "momentum" */
-    double delayed_keep;    /* delayed: share of overlapped progress kept (rho); default 1 */
+    double outer_lr;        /* outer (DiLoCo, 2311.08105): learning rate, to be searched for each
+                               problem; default 0.7 */
+    double outer_momentum;  /* outer: momentum, to be searched likewise; default 0.7 */
+    const char *outer_kind; /* outer: kind of momentum; momentum: as in SlowMo (1910.00643);
+                               momentum, nesterov; default nesterov */
+    double delayed_keep;    /* delayed: share of overlapped progress that is kept; below 1: only to
+                               compare, steps are lost; default 1 */
     double clip_ratio;      /* clip: limit as a multiple of the running norm; default 3 */
 
     /* optimizer of the trainer, for the accumulated domain */
-    const char *optimizer; /* "unknown", "sgd", "adam" */
-    double lr;             /* learning rate now; see also msdu_set_lr() */
-    double momentum;
-    double dampening;
-    double weight_decay;
-    const char *nesterov; /* "no", "yes" */
+    const char *optimizer; /* the trainer's optimizer; unknown, sgd, adam */
+    double lr;             /* learning rate, which msdu_set_lr() changes; 0: not known */
+    double momentum;       /* the trainer's momentum */
+    double dampening;      /* the trainer's dampening */
+    double weight_decay;   /* the trainer's weight decay */
+    const char *nesterov;  /* the trainer's momentum is Nesterov's; no, yes */
 
     /* slices and wire */
-    uint64_t slice_bytes; /* largest slice; default: by the size of the model and the wire, then as
+    uint64_t slice_bytes; /* largest slice; auto: by the size of the model and the wire, then as
                              measured */
-    uint64_t fuse_bytes;  /* smaller tensors are fused up to this; default slice_bytes, at most
-                             1 MiB */
-    int64_t window;       /* slices in flight; default 4, then as measured, up to 8 */
-    int64_t lanes;        /* independent ordered channels, of which as many are used as measured to
-                             be best; default 2 */
-    const char *wire;     /* "auto", "float32", "bfloat16", "float16", "int8", "int4", "ternary",
-                             "sparse" */
-    int64_t wire_block;   /* elements that share a scale; default 256 */
+    uint64_t fuse_bytes;  /* smaller tensors are fused up to this; auto: slice_bytes, at most 1
+                             MiB */
+    int64_t window;       /* slices in flight; auto: 4, or as measured where slice_bytes is auto */
+    int64_t lanes;        /* independent ordered channels, of which as many carry slices as is
+                             measured best; more for links that one connection does not fill;
+                             default 2 */
+    const char *wire;     /* number format of a slice between ranks; auto, or a wire format; msdu
+                             info lists them */
+    int64_t wire_block;   /* elements that share a scale, a multiple of 16; fewer: finer steps, more
+                             bytes; default 256 */
 
     /* seen from outside; %r in a path becomes the rank */
-    const char *trace_file;    /* Chrome trace, written while running */
-    const char *metrics_file;  /* Prometheus text, replaced every metrics_period_ms */
-    int64_t metrics_period_ms; /* default 5000 */
+    const char *trace_file;    /* Chrome trace, written while running; a path; %r is the rank */
+    const char *metrics_file;  /* Prometheus text file, replaced while running; a path; %r is the
+                                  rank */
+    int64_t metrics_period_ms; /* time between two metrics files; at most that between two readings
+                                  of them; default 5000 */
 
-    /* Lines `name = value` as in an ini file; wins over the fields above. Says what a field cannot:
-     * an explicit zero, or a setting that the caller's header does not know. NULL: none */
-    const char *settings;
-
-    const char *wire_rounding; /* int8, int4, ternary: "nearest", "stochastic" */
-    const char *wire_warmup; /* format in the first warmup_steps; default that of `wire`, or float32
-                                where that is "auto" */
+    /* what a field cannot say, and what came later */
+    const char *settings;      /* lines `name = value` as in an ini file, which win over the fields:
+                                  an explicit zero, or a setting that the caller's header does not
+                                  know */
+    const char *wire_rounding; /* int8, int4, ternary: how a value between two levels is rounded;
+                                  nearest, stochastic */
+    const char *wire_warmup;   /* number format in the first warmup_steps; auto: wire, or float32
+                                  where that is auto; auto, or a wire format; msdu info lists
+                                  them */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

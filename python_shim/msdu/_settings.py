@@ -35,7 +35,7 @@ class Setting:
 
 
 def settings() -> dict[str, Setting]:
-    """Every setting of the loaded library, by name."""
+    """Every setting of the loaded library, by name, but for those of ``msdu run``."""
     lib = _abi.library()
     found: dict[str, Setting] = {}
     info = _abi.SettingInfo(size=ctypes.sizeof(_abi.SettingInfo))
@@ -45,7 +45,7 @@ def settings() -> dict[str, Setting]:
             for field in ("name", "environment", "type", "default_text", "range", "help")
         ]
         found[texts[0]] = Setting(*texts)
-    return found
+    return {n: one for n, one in found.items() if not one.environment.startswith("MSDU_ATTACH")}
 
 
 def _invalid(text: str) -> _abi.Error:

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "config/name.h"
-#include "variables.h"
 
 #define PREFIX     "MSDU_"
 #define SLIP_MOST  2 /* letters: two that changed places, one too many ... */
@@ -27,15 +26,8 @@ static const char *known_name(size_t index)
     if (index < other_count) {
         return others[index];
     }
-    index -= other_count;
-    if (msdu_setting_get((uint32_t)index, &info) == MSDU_OK) {
-        return info.environment;
-    }
-    for (uint32_t count = 0; msdu_setting_get(count, &info) == MSDU_OK; count++) {
-        index--;
-    }
-    const msdu__variable *variable = msdu__variable_at(index);
-    return variable == NULL ? NULL : variable->name;
+    bool is_known = msdu_setting_get((uint32_t)(index - other_count), &info) == MSDU_OK;
+    return is_known ? info.environment : NULL;
 }
 
 static const char *nearest(const char *name, size_t *distance_out)
@@ -89,21 +81,16 @@ static bool has_slip(char *text, size_t bytes)
 
 /* --- values --- */
 
-static bool has_bad_variable(char *text, size_t bytes)
+/* Without a slash the loader searches for it. */
+static bool has_bad_file(char *text, size_t bytes)
 {
-    const msdu__variable *variable = NULL;
-    for (size_t i = 0; (variable = msdu__variable_at(i)) != NULL; i++) {
-        const char *value = msdu__attach_setting(variable->name);
-        if (*value == '\0' || msdu__variable_is_good(variable, value)) {
-            continue;
+    static const char *const names[] = {"MSDU_ATTACH_LIBRARY", "MSDU_ATTACH_NCCL_LIBRARY"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *path = msdu__attach_setting(names[i]);
+        if (strchr(path, '/') != NULL && access(path, R_OK) != 0) {
+            (void)snprintf(text, bytes, "%s: '%.60s' cannot be read", names[i], path);
+            return true;
         }
-        bool is_file = variable->kind == MSDU__VARIABLE_FILE;
-        (void)snprintf(text, bytes, "%s: '%.60s' %s; allowed: %s", variable->name, value,
-                       is_file                                   ? "cannot be read"
-                       : variable->kind == MSDU__VARIABLE_CHOICE ? "is not one of the choices"
-                                                                 : "is no such number",
-                       variable->range);
-        return true;
     }
     return false;
 }
@@ -156,12 +143,19 @@ static bool has_refusal(char *text, size_t bytes)
     return true;
 }
 
+/* As libmsdu_preload reads it: then nothing is attached, whatever else is wrong. */
+static bool is_off(void)
+{
+    const char *text = getenv("MSDU_ATTACH");
+    return text != NULL && strcmp(text, "off") == 0;
+}
+
 bool msdu__attach_has_bad_setting(const msdu__attach_comm *comm, char *text, size_t bytes)
 {
-    bool is_found = has_bad_variable(text, bytes) || has_slip(text, bytes);
-    if (!is_found && strcmp(msdu__attach_setting("MSDU_ATTACH"), "off") != 0) {
+    bool is_found = has_slip(text, bytes);
+    if (!is_found && !is_off()) {
         is_found = has_owned(text, bytes) || has_refusal(text, bytes) ||
-                   msdu__attach_has_bad_list(comm, text, bytes);
+                   has_bad_file(text, bytes) || msdu__attach_has_bad_list(comm, text, bytes);
     }
     msdu__attach_set_bad(is_found);
     return is_found;

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "variables.h"
-
 #define HASH_SEED  14695981039346656037U /* FNV-1a */
 #define HASH_PRIME 1099511628211U
 
@@ -92,29 +90,14 @@ void msdu__attach_forget(void)
     (void)pthread_mutex_unlock(&answers_lock);
 }
 
-/* Asked at every reduction, so without a lock. */
-static const char *text_of(const msdu__variable *variable)
-{
-    const char *text = getenv(variable->name);
-    return text == NULL ? "" : text;
-}
-
 const char *msdu__attach_setting(const char *name)
 {
-    const msdu__variable *variable = msdu__variable_find(name);
-    if (variable != NULL) {
-        return text_of(variable);
-    }
     const answer *found = answer_of(name);
     return found != NULL && found->is_given ? found->resolved.text : "";
 }
 
 bool msdu__attach_is_given(const char *name)
 {
-    const msdu__variable *variable = msdu__variable_find(name);
-    if (variable != NULL) {
-        return text_of(variable)[0] != '\0';
-    }
     const answer *found = answer_of(name);
     return found != NULL && found->is_given;
 }
@@ -127,13 +110,10 @@ const char *msdu__attach_origin(const char *name)
 
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise)
 {
-    const msdu__variable *variable = msdu__variable_find(name);
-    const char *text = variable != NULL ? text_of(variable) : msdu__attach_setting(name);
-    uint64_t value = otherwise;
-    if (*text == '\0' && variable != NULL) {
-        text = variable->default_text;
-    }
-    return msdu__variable_number(variable, text, &value) ? value : otherwise;
+    const answer *found = answer_of(name);
+    char *end = NULL;
+    uint64_t value = found == NULL ? 0 : strtoull(found->resolved.text, &end, 10);
+    return end == NULL || end == found->resolved.text || *end != '\0' ? otherwise : value;
 }
 
 bool msdu__attach_is_loud(void)
@@ -204,15 +184,11 @@ static uint64_t add_text(uint64_t hash, const char *text)
 
 uint64_t msdu__attach_hash(void)
 {
-    static const char *const names[] = {"domain",      "optimizer",   "wire",          "interval",
-                                        "delay_steps", "total_steps", "interval_steps"};
+    static const char *const names[] = {
+        "domain",      "optimizer",      "wire",         "interval",           "delay_steps",
+        "total_steps", "interval_steps", "attach",       "attach_min_bytes",   "attach_allow",
+        "attach_deny", "attach_tensors", "attach_learn", "attach_equal_steps", "attach_guard"};
     uint64_t hash = HASH_SEED;
-    const msdu__variable *variable = NULL;
-    for (size_t i = 0; (variable = msdu__variable_at(i)) != NULL; i++) {
-        if (variable->kind != MSDU__VARIABLE_FILE) {
-            hash = add_text(hash, msdu__attach_setting(variable->name));
-        }
-    }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         hash = add_text(hash, msdu__attach_setting(names[i]));
     }

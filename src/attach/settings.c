@@ -144,13 +144,6 @@ static answer meets_list(const char *list, const msdu__attach_facts *facts, cons
 static const char allow_name[] = "MSDU_ATTACH_ALLOW";
 static const char deny_name[] = "MSDU_ATTACH_DENY";
 
-/* Unset and empty are the same. */
-static const char *list_of(const char *name)
-{
-    const char *list = getenv(name);
-    return list != NULL && *list != '\0' ? list : NULL;
-}
-
 static msdu__flag is_bad; /* read at every reduction */
 
 void msdu__attach_set_bad(bool is_found)
@@ -164,12 +157,11 @@ bool msdu__attach_is_allowed(const msdu__attach_facts *facts)
         return false;
     }
     const char *bad = NULL;
-    const char *allow = list_of(allow_name);
-    const char *deny = list_of(deny_name);
-    if (allow != NULL && meets_list(allow, facts, &bad) < UNKNOWN) {
+    const char *allow = msdu__attach_setting(allow_name);
+    if (*allow != '\0' && meets_list(allow, facts, &bad) < UNKNOWN) {
         return false;
     }
-    answer denied = deny == NULL ? NO : meets_list(deny, facts, &bad);
+    answer denied = meets_list(msdu__attach_setting(deny_name), facts, &bad);
     return denied == NO || denied == UNKNOWN;
 }
 
@@ -179,9 +171,8 @@ bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t
     const msdu__attach_facts any = {.comm = comm == NULL ? &anyone : comm, .at = -1};
     const char *const names[] = {allow_name, deny_name};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *list = list_of(names[i]);
         const char *bad = NULL;
-        if (list != NULL && meets_list(list, &any, &bad) == BAD) {
+        if (meets_list(msdu__attach_setting(names[i]), &any, &bad) == BAD) {
             (void)snprintf(
                 text, text_bytes, "%s: \"%.*s\" is no count, type, ranks=, at=%s, nor a range",
                 names[i], (int)strcspn(bad, ","), bad,

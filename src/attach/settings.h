@@ -12,17 +12,17 @@
 #include "place.h"
 
 /*
- * What somebody gave a setting: one of the library by its name ("wire"; environment over ini file,
- * checked, as `msdu info` writes it) or one of attaching by its variable ("MSDU_ATTACH_LEARN").
+ * What somebody gave a setting, by its name ("wire") or variable ("MSDU_ATTACH_LEARN"): environment
+ * over ini file, checked, as `msdu info` writes it.
  * "": nobody did, or a setting has a bad value, which msdu__attach_has_bad_setting() tells. Static,
  * asked for once in a process. Thread: any.
  */
 const char *msdu__attach_setting(const char *name);
 /* Did the environment or the file give it? */
 bool msdu__attach_is_given(const char *name);
-/* Who gave a setting of the library: "MSDU_WIRE", "run.ini:3: wire"; "": nobody. */
+/* Who gave it: "MSDU_WIRE", "run.ini:3: wire"; "": nobody. */
 const char *msdu__attach_origin(const char *name);
-/* A whole number; otherwise: where nobody gave it, and the table of variables has no default. */
+/* A whole number, given or the default; otherwise: where a setting has a bad value. */
 uint64_t msdu__attach_number(const char *name, uint64_t otherwise);
 /* Of all that decides what is taken: equal on ranks that were given the same. */
 uint64_t msdu__attach_hash(void);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `msdu info`: what this build can do and every setting, as text or JSON from one gathering. */
-#include "attach/variables.h"
 #include "backend/registry.h"
 #include "cli.h"
 #include "correct/correct.h"
@@ -159,19 +158,6 @@ static void gather_settings(cJSON *root)
     }
 }
 
-/* Those of `msdu run` alone, which are variables only. */
-static void gather_variables(cJSON *root)
-{
-    const msdu__variable *variable = NULL;
-    cJSON *list = cJSON_AddArrayToObject(root, "variables");
-    for (size_t i = 0; (variable = msdu__variable_at(i)) != NULL; i++) {
-        cJSON *item = add_named(list, variable->name, variable->help);
-        cJSON_AddStringToObject(item, "type", msdu__variable_type(variable));
-        cJSON_AddStringToObject(item, "default", variable->default_text);
-        cJSON_AddStringToObject(item, "range", variable->range);
-    }
-}
-
 static cJSON *gather(void)
 {
     cJSON *root = cJSON_CreateObject();
@@ -181,7 +167,6 @@ static cJSON *gather(void)
     gather_backends(root);
     gather_stages(root);
     gather_settings(root);
-    gather_variables(root);
     return root;
 }
 
@@ -218,21 +203,14 @@ static void print_list(const cJSON *root, const char *key, const char *title)
 static void print_settings(const cJSON *root)
 {
     const cJSON *item = NULL;
-    printf("\nsettings (environment over ini file over struct msdu_config)\n");
+    printf("\nsettings (environment over ini file over struct msdu_config; attach_*: environment, "
+           "of msdu run)\n");
     cJSON_ArrayForEach(item, cJSON_GetObjectItem(root, "settings"))
     {
         const char *preset = text_of(item, "default");
         printf("  %s\n      %s\n      default %s; %s: %s; %s\n", text_of(item, "name"),
                text_of(item, "help"), preset[0] != '\0' ? preset : "none", text_of(item, "type"),
                text_of(item, "range"), text_of(item, "environment"));
-    }
-    printf("\nvariables of msdu run\n");
-    cJSON_ArrayForEach(item, cJSON_GetObjectItem(root, "variables"))
-    {
-        const char *preset = text_of(item, "default");
-        printf("  %s\n      %s\n      default %s; %s: %s\n", text_of(item, "name"),
-               text_of(item, "help"), preset[0] != '\0' ? preset : "none", text_of(item, "type"),
-               text_of(item, "range"));
     }
     printf("\nvariable without a setting\n  MSDU_MODULE_PATH: folders of backend modules, "
            "separated by colons\n");

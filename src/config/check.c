@@ -4,13 +4,6 @@
 
 #include "correct/correct.h"
 
-#include <string.h>
-
-static bool is_given(const msdu__loader *loader, const char *name)
-{
-    return loader->given[msdu__setting_index(name)];
-}
-
 static bool is_late(const msdu__settings *settings)
 {
     return settings->overlap == MSDU__OVERLAP_DELAYED ||
@@ -77,12 +70,13 @@ static msdu_status check_sizes(msdu__loader *loader)
 {
     msdu__settings *settings = loader->settings;
     if (settings->interval_steps > settings->interval_max) {
-        if (is_given(loader, "interval_max") && is_given(loader, "interval_steps")) {
+        const bool *given = loader->given;
+        if (given[MSDU__AT_INTERVAL_MAX] && given[MSDU__AT_INTERVAL_STEPS]) {
             return msdu__setting_fail(loader, "interval_steps %lld is above interval_max %lld",
                                       (long long)settings->interval_steps,
                                       (long long)settings->interval_max);
         }
-        if (is_given(loader, "interval_max")) {
+        if (given[MSDU__AT_INTERVAL_MAX]) {
             settings->interval_steps = settings->interval_max;
         } else {
             settings->interval_max = settings->interval_steps;

@@ -63,6 +63,8 @@ static const char *field_text(const msdu__setting *setting, const msdu_config *c
     int64_t integer = 0;
     double real = 0;
     switch (setting->store) {
+    case MSDU__STORE_NONE:
+        return NULL;
     case MSDU__STORE_TEXT:
         memcpy(&text, place, sizeof(text));
         return text == NULL || text[0] == '\0' ? NULL : text;
@@ -124,7 +126,7 @@ static msdu_status load_struct(msdu__loader *loader, const msdu_config *config)
     }
     /* Rank 0 is the field's zero: with a size it was meant. */
     if (config->ranks > 0) {
-        msdu__setting_given(loader, msdu__setting_index("rank"), "msdu_config.rank");
+        msdu__setting_given(loader, MSDU__AT_RANK, "msdu_config.rank");
     }
     return MSDU_OK;
 }
@@ -137,10 +139,10 @@ typedef struct file_state {
     msdu__loader *loader;
     const char *path;
     FILE *file;
-    int line;                     /* lines read so far */
-    size_t bytes;                 /* bytes read so far */
-    int seen[MSDU__SETTINGS_MAX]; /* line by setting */
-    msdu_status status;           /* first failure */
+    int line;                 /* lines read so far */
+    size_t bytes;             /* bytes read so far */
+    int seen[MSDU__SETTINGS]; /* line by setting */
+    msdu_status status;       /* first failure */
 } file_state;
 
 static int file_fail(file_state *state, const char *what, const char *name)
@@ -173,8 +175,11 @@ static int on_value(void *user, const char *section, const char *name, const cha
         return file_fail(state, "unknown section", section);
     }
     size_t index = msdu__setting_index(name);
-    if (index == SIZE_MAX || (msdu__setting_at(index)->flags & MSDU__SETTING_NO_FILE) != 0) {
+    if (index == SIZE_MAX) {
         return on_unknown(state, name);
+    }
+    if ((msdu__setting_at(index)->flags & MSDU__SETTING_NO_FILE) != 0) {
+        return file_fail(state, "a variable, and no line of settings:", name);
     }
     if (state->seen[index] != 0) {
         return file_fail(state, "second value for", name);
@@ -281,7 +286,7 @@ static msdu_status load_lines(msdu__loader *loader, const msdu_config *config)
 /* The log comes first, so that whatever follows can be logged. */
 static msdu_status load_log(msdu__loader *loader, const msdu_config *config)
 {
-    size_t index = msdu__setting_index("log_level");
+    size_t index = MSDU__AT_LOG;
     const char *variable = secure_getenv("MSDU_LOG");
     msdu__log *log = loader->log;
     *log =
@@ -298,7 +303,7 @@ static msdu_status load_log(msdu__loader *loader, const msdu_config *config)
 
 static msdu_status load_path(msdu__loader *loader, const msdu_config *config)
 {
-    size_t index = msdu__setting_index("config_file");
+    size_t index = MSDU__AT_CONFIG;
     const char *variable = secure_getenv("MSDU_CONFIG");
     if (variable != NULL && variable[0] != '\0') {
         return msdu__setting_override(loader, index, variable, "MSDU_CONFIG");

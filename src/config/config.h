@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings: one table of field, name, type, default, range and help; struct, ini file, environment.
- */
+/* Settings: one list, settings.inc; read from struct, ini file and environment. */
 #ifndef MSDU_CONFIG_H
 #define MSDU_CONFIG_H
 
@@ -21,68 +20,20 @@ enum { MSDU__OPTIMIZER_UNKNOWN, MSDU__OPTIMIZER_SGD, MSDU__OPTIMIZER_ADAM };
 /* Longest text setting, with its zero. */
 #define MSDU__SETTING_BYTES 512
 
-/* All settings, resolved and checked. Texts are owned copies, "" if not set. Names as in
- * msdu_config; see there. */
+/* What a kind of settings.inc is once resolved. INTEGER, BYTES and WIRE: -1 is auto; CHOICE: the
+ * index in its list, which the enumerations above follow (yes is 1); WIRE: an index of wire.h. */
+#define MSDU__HOLD_TEXT(name)    char name[MSDU__SETTING_BYTES];
+#define MSDU__HOLD_POLICY(name)  MSDU__HOLD_TEXT(name)
+#define MSDU__HOLD_INTEGER(name) int64_t name;
+#define MSDU__HOLD_BYTES(name)   MSDU__HOLD_INTEGER(name)
+#define MSDU__HOLD_CHOICE(name)  MSDU__HOLD_INTEGER(name)
+#define MSDU__HOLD_WIRE(name)    MSDU__HOLD_INTEGER(name)
+#define MSDU__HOLD_REAL(name)    double name;
+
+/* All settings of settings.inc, resolved and checked. Texts are owned copies, "" if not set. */
 typedef struct msdu__settings {
-    int64_t ranks;
-    int64_t rank;
-    char backend[MSDU__SETTING_BYTES];
-    char job[MSDU__SETTING_BYTES];
-    char secret[MSDU__SETTING_BYTES];
-    char rendezvous[MSDU__SETTING_BYTES]; /* from MASTER_ADDR:MASTER_PORT if not given and there */
-    char interface[MSDU__SETTING_BYTES];
-    char tls_key[MSDU__SETTING_BYTES];
-    char tls_cert[MSDU__SETTING_BYTES];
-    char tls_ca[MSDU__SETTING_BYTES];
-    int64_t deadline_ms;
-    int64_t domain; /* MSDU__DOMAIN_*; likewise for the choices below */
-    int64_t overlap;
-    int64_t commit_tensor; /* 0: commit = round, 1: tensor */
-    int64_t reduce_sum;    /* 0: mean, 1: sum */
-    int64_t broadcast;     /* no 0, yes 1; so are all yes/no settings */
-    int64_t check_finite;  /* MSDU__CHECK_* */
-    int64_t state;
-    int64_t delay_steps;
-    int64_t fragments;
-    char interval[MSDU__SETTING_BYTES]; /* checked against interval.h */
-    int64_t interval_steps;
-    int64_t interval_max;
-    int64_t warmup_steps;
-    int64_t total_steps;
-    int64_t switch_step;
-    double target_overhead;
-    int64_t prefer_speed;
-    double drift_limit;
-    double drift_exponent;
-    double qsr_alpha;
-    int64_t plateau_patience;
-    double plateau_threshold;
-    char correct[MSDU__SETTING_BYTES]; /* checked against correct.h */
-    double elastic_alpha;
-    double outer_lr;
-    double outer_momentum;
-    int64_t outer_is_nesterov;
-    double delayed_keep;
-    double clip_ratio;
-    int64_t optimizer;
-    double lr;
-    double momentum;
-    double dampening;
-    double weight_decay;
-    int64_t nesterov;
-    int64_t slice_bytes; /* -1: auto; likewise: */
-    int64_t fuse_bytes;
-    int64_t window;
-    int64_t lanes;
-    int64_t wire; /* index of wire.h, -1: auto; likewise: */
-    int64_t wire_warmup;
-    int64_t wire_block;
-    int64_t wire_is_stochastic;
-    char trace_file[MSDU__SETTING_BYTES];
-    char metrics_file[MSDU__SETTING_BYTES];
-    int64_t metrics_period_ms;
-    int64_t log_level; /* msdu_log_level */
-    char config_file[MSDU__SETTING_BYTES];
+#define SETTING_AS(type, field, resolved, kind, ...) MSDU__HOLD_##kind(resolved)
+#include "settings.inc"
 } msdu__settings;
 
 /*

@@ -31,11 +31,7 @@ static bool is_known(const char *name)
 
 static void warn_unknown(const msdu__loader *loader, const char *entry)
 {
-    static const char attach[] = PREFIX "ATTACH"; /* of libmsdu_preload */
     char name[64];
-    if (strncmp(entry, attach, sizeof(attach) - 1) == 0) {
-        return;
-    }
     size_t length = strcspn(entry, "=");
     snprintf(name, sizeof(name), "%.*s", (int)(length < sizeof(name) ? length : sizeof(name) - 1),
              entry);
@@ -53,7 +49,7 @@ msdu_status msdu__settings_environment(msdu__loader *loader)
     const msdu__setting *setting = NULL;
     for (size_t i = 0; (setting = msdu__setting_at(i)) != NULL; i++) {
         const char *value = variable(setting->environment);
-        if (value == NULL || (setting->flags & MSDU__SETTING_NO_FILE) != 0) {
+        if (value == NULL || i == MSDU__AT_CONFIG) {
             continue; /* the file's own name was used before */
         }
         msdu_status status = msdu__setting_override(loader, i, value, setting->environment);
@@ -106,12 +102,11 @@ static msdu_status use_launcher(msdu__loader *loader, const launcher *found)
                                   rank != NULL ? found->rank : found->ranks,
                                   rank != NULL ? found->ranks : found->rank);
     }
-    msdu_status status =
-        msdu__setting_override(loader, msdu__setting_index("ranks"), ranks, found->ranks);
+    msdu_status status = msdu__setting_override(loader, MSDU__AT_RANKS, ranks, found->ranks);
     if (status != MSDU_OK) {
         return status;
     }
-    return msdu__setting_override(loader, msdu__setting_index("rank"), rank, found->rank);
+    return msdu__setting_override(loader, MSDU__AT_RANK, rank, found->rank);
 }
 
 static msdu_status find_launcher(msdu__loader *loader)
@@ -146,14 +141,13 @@ static msdu_status set_master(msdu__loader *loader)
     if (length >= (int)sizeof(url)) {
         return msdu__setting_fail(loader, "MASTER_ADDR is longer than a setting may be");
     }
-    return msdu__setting_override(loader, msdu__setting_index("rendezvous"), url,
-                                  "MASTER_ADDR and MASTER_PORT");
+    return msdu__setting_override(loader, MSDU__AT_RENDEZVOUS, url, "MASTER_ADDR and MASTER_PORT");
 }
 
 msdu_status msdu__settings_launcher(msdu__loader *loader)
 {
-    bool has_rank = loader->given[msdu__setting_index("rank")];
-    bool has_ranks = loader->given[msdu__setting_index("ranks")];
+    bool has_rank = loader->given[MSDU__AT_RANK];
+    bool has_ranks = loader->given[MSDU__AT_RANKS];
     msdu_status status = MSDU_OK;
     if (!has_rank && !has_ranks) {
         status = find_launcher(loader);
@@ -167,7 +161,7 @@ msdu_status msdu__settings_launcher(msdu__loader *loader)
                                     (long long)loader->settings->rank,
                                     (long long)loader->settings->ranks);
     }
-    if (status == MSDU_OK && !loader->given[msdu__setting_index("rendezvous")]) {
+    if (status == MSDU_OK && !loader->given[MSDU__AT_RENDEZVOUS]) {
         status = set_master(loader);
     }
     return status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table behind all settings, shared by the config_*.c files and their tests. */
+/* The table behind all settings, shared by the files of this folder and their tests. */
 #ifndef MSDU_CONFIG_TABLE_H
 #define MSDU_CONFIG_TABLE_H
 
@@ -23,6 +23,7 @@ typedef enum msdu__store {
     MSDU__STORE_INT64,
     MSDU__STORE_UINT64,
     MSDU__STORE_DOUBLE,
+    MSDU__STORE_NONE,
 } msdu__store;
 
 enum {
@@ -46,16 +47,21 @@ typedef struct msdu__setting {
     unsigned flags;
 } msdu__setting;
 
-#define MSDU__SETTINGS_MAX 64
+/* Places in the table, by variable: MSDU__AT_WINDOW. */
+enum {
+#define SETTING_AS(type, field, resolved, kind, variable, ...) MSDU__AT_##variable,
+#include "settings.inc"
+    MSDU__SETTINGS
+};
 
 /* State of one load. */
 typedef struct msdu__loader {
     msdu__settings *settings;
-    msdu__log *log;                 /* its rank, once known, is named in errors */
-    bool given[MSDU__SETTINGS_MAX]; /* by struct, file or environment; by index in the table */
-    bool is_quiet;                  /* nothing is logged */
-    size_t asked;                   /* whose origin is kept, in: */
-    char *origin;                   /* MSDU__SETTING_BYTES, or NULL */
+    msdu__log *log;             /* its rank, once known, is named in errors */
+    bool given[MSDU__SETTINGS]; /* by struct, file or environment; by place in the table */
+    bool is_quiet;              /* nothing is logged */
+    size_t asked;               /* whose origin is kept, in: */
+    char *origin;               /* MSDU__SETTING_BYTES, or NULL */
 } msdu__loader;
 
 /* --- table.c --- */

@@ -130,16 +130,6 @@ foreach(list policies corrections wires)
     endif()
 endforeach()
 
-string(JSON count LENGTH "${out}" variables)
-if(count LESS 10)
-    message(FATAL_ERROR "info --json lists ${count} variables of msdu run")
-endif()
-string(JSON name GET "${out}" variables 0 name)
-string(JSON range GET "${out}" variables 0 range)
-if(NOT name STREQUAL "MSDU_ATTACH" OR NOT range STREQUAL "off, on, always")
-    message(FATAL_ERROR "info --json: ${name}, ${range}")
-endif()
-
 # run: a setting that cannot hold is an error before the program starts, an unknown one a warning.
 # refuse(words NAME=VALUE...): the words are in the one line of errors.
 function(refuse words)

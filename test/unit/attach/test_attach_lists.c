@@ -53,6 +53,7 @@ static void set(const char *allow, const char *deny)
 {
     ck_assert_int_eq(setenv("MSDU_ATTACH_ALLOW", allow, 1), 0);
     ck_assert_int_eq(setenv("MSDU_ATTACH_DENY", deny, 1), 0);
+    msdu__attach_forget();
 }
 
 START_TEST(rows_are_met_or_not_by_either_list)
@@ -69,6 +70,7 @@ START_TEST(rows_are_met_or_not_by_either_list)
     set("", "");
     ck_assert(msdu__attach_is_allowed(&rows[0].facts));
     ck_assert_int_eq(unsetenv("MSDU_ATTACH_ALLOW") + unsetenv("MSDU_ATTACH_DENY"), 0);
+    msdu__attach_forget();
     ck_assert(msdu__attach_is_allowed(&rows[0].facts));
 }
 END_TEST

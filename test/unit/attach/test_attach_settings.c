@@ -6,8 +6,6 @@
 static void clean(void)
 {
     clean_environment();
-    unsetenv("MSDU_ATTACH_LEARN");
-    unsetenv("MSDU_ATTACH_TENSORS");
     msdu__attach_forget();
 }
 
@@ -130,6 +128,15 @@ START_TEST(what_cannot_hold_is_told_and_nothing_is_attached)
 }
 END_TEST
 
+START_TEST(off_holds_whatever_else_is_wrong)
+{
+    char text[256];
+    give("MSDU_ATTACH", "off");
+    give("MSDU_WIRE", "int3");
+    ck_assert_msg(!msdu__attach_has_bad_setting(NULL, text, sizeof(text)), "%s", text);
+}
+END_TEST
+
 START_TEST(a_name_far_from_all_others_is_no_slip)
 {
     char text[256];
@@ -154,6 +161,7 @@ int main(void)
     tcase_add_test(tcase, launchers_give_no_setting);
     tcase_add_test(tcase, bytes_have_suffixes);
     tcase_add_test(tcase, what_cannot_hold_is_told_and_nothing_is_attached);
+    tcase_add_test(tcase, off_holds_whatever_else_is_wrong);
     tcase_add_test(tcase, a_name_far_from_all_others_is_no_slip);
     return suite_run(suite);
 }

@@ -128,10 +128,6 @@ typedef struct msdu_config {
     /* Lines `name = value` as in an ini file; wins over the fields above. Says what a field cannot:
      * an explicit zero, or a setting that the caller's header does not know. NULL: none */
     const char *settings;
-
-    const char *wire_rounding; /* int8, int4, ternary: "nearest", "stochastic" */
-    const char *wire_warmup; /* format in the first warmup_steps; default that of `wire`, or float32
-                                where that is "auto" */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

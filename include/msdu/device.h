@@ -118,7 +118,7 @@ typedef struct msdu_pass {
     float *sum;            /* REDUCE: count floats */
     msdu_sums *sums;       /* written, in shared memory; NULL: not wanted */
     float *sketch;         /* 64 floats, written, in shared memory */
-    uint64_t seed;         /* SKETCH; ENCODE, REDUCE: key of the noise, 0: rounds to the nearest */
+    uint64_t seed;         /* SKETCH */
     int32_t format;        /* ENCODE, REDUCE, DECODE: msdu_pass_format */
     uint32_t block;        /* elements of a block of codes */
     int32_t ranks;         /* REDUCE: contributions, one behind the other, and their distance */

@@ -75,9 +75,7 @@ typedef struct msdu__settings {
     int64_t window;
     int64_t lanes;
     int64_t wire; /* index of wire.h, -1: auto; likewise: */
-    int64_t wire_warmup;
     int64_t wire_block;
-    int64_t wire_is_stochastic;
     char trace_file[MSDU__SETTING_BYTES];
     char metrics_file[MSDU__SETTING_BYTES];
     int64_t metrics_period_ms;

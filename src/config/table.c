@@ -137,13 +137,8 @@ static const msdu__setting table[] = {
     INTEGER(lanes, LANES, AGREE, 2, 1, 8, "independent ordered channels; as many carry slices as is measured best"),
     ROW(WIRE, wire, wire, WIRE, AGREE, "auto", "auto, or a wire format; msdu info lists them",
         "number format of a slice between ranks")},
-    ROW(WIRE, wire_warmup, wire_warmup, WIRE_WARMUP, AGREE, "auto",
-        "auto, or a wire format; msdu info lists them",
-        "number format in the first warmup_steps; auto: wire, or float32 where that is auto")},
     INTEGER(wire_block, WIRE_BLOCK, AGREE, 256, 16, 65536,
             "elements that share a scale, a multiple of 16"),
-    CHOICE(wire_rounding, wire_is_stochastic, WIRE_ROUNDING, "nearest", "nearest, stochastic",
-           "int8, int4, ternary: how a value between two levels is rounded"),
 
     STRING(trace_file, TRACE_FILE, OWN, "", "a path; %r is the rank",
            "Chrome trace, written while running"),

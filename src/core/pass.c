@@ -239,7 +239,6 @@ static void number_exchange(msdu__pass *pass)
     d->ranks = x->ranks;
     d->stride = x->share_bytes[x->rank];
     d->factor = x->factor;
-    d->seed = x->key;
 }
 
 void msdu__pass_number(msdu__pass *pass)

@@ -133,21 +133,7 @@ static int wire_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t sl
     return msdu__wire_of(p->slicing.slices[slice].dtype, wire);
 }
 
-/*
- * Noise of a slice in one phase of a round; 0: none. It follows from numbers that a resumed run has
- * as well, and differs between ranks, so that their errors are not added up.
- */
-static uint32_t key_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
-                       uint32_t phase)
-{
-    uint64_t mixed = f->round.step * 0x9e3779b97f4a7c15U;
-    mixed = (mixed ^ slice) * 0xff51afd7ed558ccdU;
-    mixed = (mixed ^ mixed >> 32 ^ (uint64_t)p->rank << 1 ^ phase) * 0xc4ceb9fe1a85ec53U;
-    return p->settings.wire_is_stochastic ? (uint32_t)(mixed >> 32) | 1U : 0U;
-}
-
-static msdu__exchange exchange_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice,
-                                  uint32_t phase)
+static msdu__exchange exchange_of(const msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
 {
     const msdu__run *run = &p->runs[slice];
     bool is_sum = f->round.is_gradient && p->settings.reduce_sum;
@@ -157,7 +143,6 @@ static msdu__exchange exchange_of(const msdu__pipeline *p, const msdu__fragment 
         .rank = p->rank,
         .ranks = p->ranks,
         .factor = is_sum ? 1.0 : 1.0 / p->ranks,
-        .key = key_of(p, f, slice, phase),
         .share_count = run->share_count,
         .share_start = run->share_start,
         .share_bytes = p->slots[run->slot].share_bytes,
@@ -221,7 +206,7 @@ static msdu_status start_exchange(msdu__pipeline *p, msdu__fragment *f, uint32_t
 {
     msdu__run *run = &p->runs[slice];
     msdu__slot *slot = &p->slots[run->slot];
-    msdu__exchange x = exchange_of(p, f, slice, 0);
+    msdu__exchange x = exchange_of(p, f, slice);
     uint64_t total = 0;
     for (int32_t i = 0; i < p->ranks; i++) {
         slot->share_bytes[i] = msdu__wire_bytes(x.wire, run->share_count[i], x.block);
@@ -394,7 +379,7 @@ static void sum_share(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice
 {
     const msdu__run *run = &p->runs[slice];
     const msdu__slot *slot = &p->slots[run->slot];
-    msdu__exchange x = exchange_of(p, f, slice, 1);
+    msdu__exchange x = exchange_of(p, f, slice);
     uint8_t *out = slot->send;
     for (int32_t i = 0; i < p->rank; i++) {
         out += slot->share_bytes[i];
@@ -431,7 +416,7 @@ static void phase_done(msdu__pipeline *p, uint32_t slice)
         run->state = MSDU__RUN_SUMMED;
         return;
     }
-    msdu__exchange x = exchange_of(p, f, slice, 0);
+    msdu__exchange x = exchange_of(p, f, slice);
     msdu__pass pass = {.data = {.kind = MSDU_PASS_DECODE,
                                 .stage = MSDU_STAGE_LATE,
                                 .in = slot->send,

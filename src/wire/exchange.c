@@ -52,9 +52,9 @@ double msdu__exchange_encode(const msdu__exchange *x, const float *value, float 
     double energy = 0.0;
     for (int32_t j = 0; j < x->ranks; j++) {
         const uint64_t start = x->share_start[j];
-        energy += msdu__wire_encode(x->wire, value + start,
-                                    residual != NULL ? residual + start : NULL, x->share_count[j],
-                                    x->block, (msdu__noise){x->key, (uint32_t)start}, out);
+        energy +=
+            msdu__wire_encode(x->wire, value + start, residual != NULL ? residual + start : NULL,
+                              x->share_count[j], x->block, out);
         out += x->share_bytes[j];
     }
     return energy;
@@ -85,9 +85,9 @@ double msdu__exchange_reduce(const msdu__exchange *x, const void *received, floa
         const uint64_t n = count - start < piece ? count - start : piece;
         float *lost = owner_residual != NULL ? owner_residual + start : NULL;
         sum_piece(x, received, start, n, sum + start);
-        energy += msdu__wire_encode(
-            x->wire, sum + start, lost, n, x->block, (msdu__noise){x->key, (uint32_t)start},
-            (unsigned char *)out + msdu__wire_bytes(x->wire, start, x->block));
+        energy +=
+            msdu__wire_encode(x->wire, sum + start, lost, n, x->block,
+                              (unsigned char *)out + msdu__wire_bytes(x->wire, start, x->block));
     }
     return energy;
 }

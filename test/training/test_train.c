@@ -203,11 +203,10 @@ START_TEST(the_summary_tells_what_was_sent)
     ranks_job job = auto_job(2, "backward");
     job.steps = 7;
     job.config.wire = "int4";
-    job.config.wire_warmup = "float32";
     ranks_run_well(&job, &run);
     for (int rank = 0; rank < 2; rank++) {
         ck_assert_uint_eq(run.selves[rank].summary.interval_steps, 1);
-        ck_assert_str_eq(run.selves[rank].summary.wire, "float32");
+        ck_assert_str_eq(run.selves[rank].summary.wire, "int4");
     }
     ranks_free(&run);
 }
@@ -218,7 +217,6 @@ START_TEST(the_summary_tells_the_last_round_s_interval)
     ranks_run run;
     ranks_job job = auto_job(2, "backward");
     job.config.wire = "int4";
-    job.config.wire_warmup = "float32";
     ranks_run_well(&job, &run);
     ck_assert_uint_eq(run.selves[0].summary.interval_steps, 4);
     ck_assert_str_eq(run.selves[0].summary.wire, "int4");

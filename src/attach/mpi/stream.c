@@ -417,7 +417,7 @@ static void tell(msdu__stream *stream)
         "while learning, or in no pattern",
         "gradients, exact as they are",
         "gradients that joined the ranks after a change",
-        "by calls that are not taken (of Fortran, without waiting)",
+        "by calls that are not taken (persistent, or of Fortran without waiting)",
         "gradients, while they were watched"};
     char text[WHICH_BYTES];
     (void)fprintf(stderr,

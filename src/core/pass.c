@@ -142,7 +142,7 @@ static void recur(const msdu__pass *pass)
     } else if (d->kind == MSDU_PASS_DRIFT) {
         msdu__recursion_capture(args, &state, d->in, d->out, d->count, d->dtype, &sums);
     } else {
-        msdu__recursion_apply(args, &state, d->in, NULL, d->out, d->count, d->dtype);
+        msdu__recursion_apply(args, &state, d->in, d->out, d->count, d->dtype);
     }
     give_sums(d, &sums);
 }

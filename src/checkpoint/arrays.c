@@ -113,7 +113,7 @@ static void code_working(msdu__pipeline *p, msdu__serial *c, const char *name, v
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
     if (array != NULL) {
-        code_memory(p, c, name, array, cut->count, cut->dtype == MSDU_FLOAT64 ? 8 : 4);
+        code_memory(p, c, name, array, cut->count, msdu__dtype_working_bytes(cut->dtype));
     }
 }
 

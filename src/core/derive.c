@@ -35,7 +35,7 @@ static uint64_t round_bytes(const msdu__pipeline *p, int wire)
         const msdu__slice *cut = &p->slicing.slices[slice];
         int format = msdu__wire_of(cut->dtype, wire);
         bool is_narrow = format != MSDU__WIRE_FLOAT32;
-        uint64_t width = cut->dtype == MSDU_FLOAT64 ? 8 : 4;
+        uint64_t width = msdu__dtype_working_bytes(cut->dtype);
         bytes += is_narrow ? msdu__exchange_sent(msdu__wire_at(format), p->runs[slice].share_count,
                                                  (uint32_t)p->settings.wire_block, p->ranks)
                            : 2 * cut->count * width * (ranks - 1) / ranks;

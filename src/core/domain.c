@@ -42,14 +42,9 @@ static msdu_what memory_of(const msdu__pipeline *p, const msdu__fragment *f, uin
     return is_gradient && !p->runs[slice].is_state ? MSDU_GRADIENT : MSDU_PARAMETER;
 }
 
-static uint32_t working_bytes(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT64 ? 8 : 4;
-}
-
 static void *offset_of(void *base, int32_t dtype, uint64_t elements)
 {
-    return base == NULL ? NULL : (char *)base + elements * working_bytes(dtype);
+    return base == NULL ? NULL : (char *)base + elements * msdu__dtype_working_bytes(dtype);
 }
 
 /* in (dtype) to working type, or, as a store, back */
@@ -236,7 +231,7 @@ static void weigh(msdu__pipeline *p, const msdu__fragment *f, uint32_t slice)
     uint64_t count = p->slicing.slices[slice].count;
     int32_t dtype = working_dtype(p, slice);
     if (msdu__voice_of(f)->weight == 0) {
-        fill(p, x, 0, count * working_bytes(dtype), false);
+        fill(p, x, 0, count * msdu__dtype_working_bytes(dtype), false);
     } else {
         scale(p, x, dtype, count, msdu__voice_of(f)->weight, NULL, false);
     }
@@ -391,7 +386,8 @@ static void keep_equal(msdu__pipeline *p, const msdu__fragment *f, uint32_t slic
         piece part = piece_at(p, slice, i, at, MSDU_PARAMETER);
         msdu_pass arrays = arrays_of(p, f, slice, &part);
         if (arrays.snapshot != NULL) {
-            copy(p, arrays.anchor, arrays.snapshot, part.count * working_bytes(dtype), true);
+            copy(p, arrays.anchor, arrays.snapshot, part.count * msdu__dtype_working_bytes(dtype),
+                 true);
         } else {
             convert(p, MSDU_PASS_LOAD, &part, arrays.anchor, dtype);
         }
@@ -451,7 +447,7 @@ void msdu__domain_forget(msdu__pipeline *p, uint32_t slice)
     const msdu__slice *cut = &p->slicing.slices[slice];
     void *drift = p->runs[slice].recursion.drift;
     if (drift != NULL) {
-        fill(p, drift, 0, cut->count * working_bytes(cut->dtype), true);
+        fill(p, drift, 0, cut->count * msdu__dtype_working_bytes(cut->dtype), true);
     }
 }
 

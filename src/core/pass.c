@@ -22,16 +22,6 @@ _Static_assert(MSDU__WIRE_FLOAT32 == (int)MSDU_FORMAT_FLOAT32 &&
                    MSDU__CHAIN_MAX <= MSDU_PASS_RULES,
                "msdu/device.h and the stages agree");
 
-static bool is_half(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
-}
-
-static uint32_t working_bytes(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT64 ? 8 : 4;
-}
-
 static int32_t working_dtype(int32_t dtype)
 {
     return dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
@@ -55,20 +45,20 @@ static void norm(const msdu_pass *pass, const void *x, int32_t dtype)
 
 static void load(const msdu_pass *pass)
 {
-    if (is_half(pass->dtype)) {
+    if (msdu__dtype_is_half(pass->dtype)) {
         msdu__vec_widen(pass->in, pass->dtype, pass->out, pass->count);
     } else {
-        memcpy(pass->out, pass->in, pass->count * working_bytes(pass->dtype));
+        memcpy(pass->out, pass->in, pass->count * msdu__dtype_working_bytes(pass->dtype));
     }
     norm(pass, pass->out, working_dtype(pass->dtype));
 }
 
 static void store(const msdu_pass *pass)
 {
-    if (is_half(pass->dtype)) {
+    if (msdu__dtype_is_half(pass->dtype)) {
         msdu__vec_narrow(pass->in, pass->dtype, pass->out, pass->count);
     } else {
-        memcpy(pass->out, pass->in, pass->count * working_bytes(pass->dtype));
+        memcpy(pass->out, pass->in, pass->count * msdu__dtype_working_bytes(pass->dtype));
     }
 }
 
@@ -78,7 +68,7 @@ static void scale(const msdu_pass *pass)
     msdu__sums sums = {0};
     for (uint64_t at = 0; at < pass->count; at += SCALED_CHUNK) {
         uint64_t count = pass->count - at < SCALED_CHUNK ? pass->count - at : SCALED_CHUNK;
-        void *x = (char *)pass->out + at * working_bytes(dtype);
+        void *x = (char *)pass->out + at * msdu__dtype_working_bytes(dtype);
         if (pass->factor != 1) {
             msdu__vec_scale(x, dtype, pass->factor, count);
         }

@@ -8,7 +8,7 @@
 
 uint64_t msdu__pipeline_now(const msdu__pipeline *p)
 {
-    return p->clock(p->clock_user);
+    return p->clock(NULL);
 }
 
 void msdu__pipeline_wake(msdu__pipeline *p)

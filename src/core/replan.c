@@ -34,7 +34,7 @@ static uint64_t best_plan(msdu__pipeline *p, const msdu__fragment *f, uint32_t *
             .priority = p->slicing.slices[slice].priority,
         };
     }
-    *present_out = msdu__plan_cost(p->plan_items, f->slice_count, window, f->plan);
+    *present_out = msdu__plan_cost(p->plan_items, f->slice_count, f->plan);
     uint64_t best = msdu__plan_simulate(p->plan_items, f->slice_count, window, out, p->plan_marks);
     if (p->settings.commit_tensor == 0) {
         return best; /* all wait for the last one: only the end counts */

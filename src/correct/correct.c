@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "rules.h"
 
 #define RULE_ENTRY(name) &msdu__rule_##name,
@@ -141,21 +142,6 @@ static const void *at_const(const void *array, uint64_t start, size_t element_by
     return array == NULL ? NULL : (const unsigned char *)array + start * element_bytes;
 }
 
-static bool is_half(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
-}
-
-static size_t working_bytes(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
-}
-
-static size_t param_bytes(int32_t dtype)
-{
-    return is_half(dtype) ? 2 : working_bytes(dtype);
-}
-
 #define HASH_LANES 4 /* that do not wait for each other */
 
 static uint64_t mix(uint64_t hash, uint64_t word)
@@ -183,13 +169,13 @@ static uint64_t hash_more(uint64_t hash, const void *data, size_t bytes)
 
 static void capture_span(const msdu__arrays *arrays, span s, void *snapshot, msdu__sums *sums)
 {
-    const size_t bytes = working_bytes(arrays->dtype);
+    const size_t bytes = msdu__dtype_working_bytes(arrays->dtype);
     const msdu__vec_real *loops = msdu__vec_get()->real[arrays->dtype == MSDU_FLOAT64];
     const void *anchor = at_const(arrays->anchor, s.start, bytes);
-    const void *param = at_const(arrays->param, s.start, param_bytes(arrays->dtype));
+    const void *param = at_const(arrays->param, s.start, msdu__dtype_bytes(arrays->dtype));
     void *update = at(arrays->update, s.start, bytes);
     float wide[MSDU__CHUNK];
-    if (is_half(arrays->dtype)) {
+    if (msdu__dtype_is_half(arrays->dtype)) {
         msdu__vec_widen(param, arrays->dtype, wide, s.count);
         param = wide;
     }
@@ -214,8 +200,8 @@ void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sum
 static void apply_span(const msdu__chain *chain, const msdu__correct_args *args,
                        const msdu__arrays *arrays, span s, msdu__sums *sums)
 {
-    const size_t bytes = working_bytes(arrays->dtype);
-    void *param = at(arrays->param, s.start, param_bytes(arrays->dtype));
+    const size_t bytes = msdu__dtype_working_bytes(arrays->dtype);
+    void *param = at(arrays->param, s.start, msdu__dtype_bytes(arrays->dtype));
     float wide[MSDU__CHUNK];
     msdu__chunk chunk = {
         .param = param,
@@ -226,7 +212,7 @@ static void apply_span(const msdu__chain *chain, const msdu__correct_args *args,
         .count = (uint32_t)s.count,
         .is_double = arrays->dtype == MSDU_FLOAT64,
     };
-    if (is_half(arrays->dtype)) {
+    if (msdu__dtype_is_half(arrays->dtype)) {
         chunk.param = wide;
         if ((chain->needs & MSDU__NEEDS_PARAM) != 0) {
             msdu__vec_widen(param, arrays->dtype, wide, s.count);
@@ -241,7 +227,7 @@ static void apply_span(const msdu__chain *chain, const msdu__correct_args *args,
         chain->rules[i]->apply(args, &chunk);
     }
     sums->weight_sq += loops->sum_sq(chunk.anchor, s.count, &sums->has_bad);
-    if (is_half(arrays->dtype)) {
+    if (msdu__dtype_is_half(arrays->dtype)) {
         msdu__vec_narrow(wide, arrays->dtype, param, s.count);
     }
 }

@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "base/dtype.h"
 #include "simd/vec.h"
 
 static msdu__vec_recursion coefficients(const msdu__recursion_args *args)
@@ -77,8 +78,7 @@ static piece piece_at(const msdu__recursion_state *state, uint64_t start, uint64
                       int32_t dtype)
 {
     const bool is_double = dtype == MSDU_FLOAT64;
-    const bool is_half = dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
-    const size_t bytes = is_double ? sizeof(double) : sizeof(float);
+    const size_t bytes = msdu__dtype_working_bytes(dtype);
     return (piece){
         .loops = msdu__vec_get()->real[is_double],
         .drift = offset(state->drift, start * bytes),
@@ -87,7 +87,7 @@ static piece piece_at(const msdu__recursion_state *state, uint64_t start, uint64
         .start = start,
         .count = count - start < MSDU__CHUNK ? count - start : MSDU__CHUNK,
         .bytes = bytes,
-        .dtype_bytes = is_half ? 2 : bytes,
+        .dtype_bytes = msdu__dtype_bytes(dtype),
         .dtype = dtype,
     };
 }

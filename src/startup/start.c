@@ -129,8 +129,7 @@ static void place_run(msdu__pipeline *p, uint32_t slice, const arenas *a)
 {
     const msdu__slice *cut = &p->slicing.slices[slice];
     msdu__run *run = &p->runs[slice];
-    bool is_half = cut->dtype == MSDU_FLOAT16 || cut->dtype == MSDU_BFLOAT16;
-    run->is_staged = cut->segments > 1 || is_half;
+    run->is_staged = cut->segments > 1 || msdu__dtype_is_half(cut->dtype);
     run->is_state = slice >= p->slice_bound;
     run->scale = 1;
     run->buf = in_arena(a->buf, cut);

@@ -8,6 +8,7 @@
 
 #include <msdu/msdu.h>
 
+#include "base/dtype.h"
 #include "block.h"
 
 static const msdu__wire *const wires[MSDU__WIRE_COUNT] = {
@@ -35,11 +36,10 @@ int msdu__wire_find(const char *name)
 int msdu__wire_of(int32_t dtype, int wire)
 {
     const msdu__wire *format = msdu__wire_at(wire);
-    bool is_half = dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
     if (dtype == MSDU_FLOAT64) {
         return MSDU__WIRE_FLOAT32;
     }
-    if (is_half && (format == NULL || !format->has_feedback)) {
+    if (msdu__dtype_is_half(dtype) && (format == NULL || !format->has_feedback)) {
         return dtype == MSDU_FLOAT16 ? MSDU__WIRE_FLOAT16 : MSDU__WIRE_BFLOAT16;
     }
     return wire;

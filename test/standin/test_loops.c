@@ -76,10 +76,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("device_loops");
-    TCase *cases = tcase_create("wire");
-    tcase_add_checked_fixture(cases, setup, NULL);
-    tcase_set_timeout(cases, 60);
+    TCase *cases = suite_case(suite, "wire", 60, setup, NULL);
     tcase_add_loop_test(cases, codes_are_the_hosts, 0, MSDU__WIRE_COUNT);
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

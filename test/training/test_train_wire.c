@@ -220,8 +220,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_wire");
-    TCase *tcase = tcase_create("wire");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "wire", 60, NULL, NULL);
     tcase_add_loop_test(tcase, gradients_keep_ranks_equal_and_near_float32, 0, WIRES);
     tcase_add_loop_test(tcase, local_rounds_end_equal_and_near_float32, 0, WIRES);
     tcase_add_loop_test(tcase, meetings_leave_ranks_equal, 0, WIRES);
@@ -229,6 +228,5 @@ int main(void)
     tcase_add_loop_test(tcase, finish_sends_what_was_held_back, 0, FEEDBACKS);
     tcase_add_loop_test(tcase, the_switch_loses_no_more_than_gradients_held_back, 0, FEEDBACKS);
     tcase_add_loop_test(tcase, bytes_sent_follow_the_formula, 0, 2);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

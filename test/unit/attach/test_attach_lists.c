@@ -143,13 +143,12 @@ END_TEST
 
 int main(void)
 {
-    TCase *cases = tcase_create("attach_lists");
+    Suite *suite = suite_create("attach_lists");
+    TCase *cases = suite_case(suite, "attach_lists", 0, NULL, NULL);
     tcase_add_test(cases, rows_are_met_or_not_by_either_list);
     tcase_add_test(cases, a_place_that_is_not_known_denies_nothing);
     tcase_add_test(cases, what_cannot_be_read_is_named_and_allows_nothing);
     tcase_add_test(cases, what_a_communicator_does_not_tell_cannot_be_asked);
     tcase_add_test(cases, a_launcher_tells_the_place);
-    Suite *suite = suite_create("attach_lists");
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

@@ -479,8 +479,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("pipeline");
-    TCase *tcase = tcase_create("pipeline");
-    tcase_set_timeout(tcase, 30);
+    TCase *tcase = suite_case(suite, "pipeline", 30, NULL, NULL);
     tcase_add_test(tcase, no_format_is_chosen_that_hardly_sends_less);
     tcase_add_loop_test(tcase, every_failing_start_reaches_the_caller, 0, MODES);
     tcase_add_loop_test(tcase, every_failing_test_reaches_the_caller, 0, MODES_BY_HAND);
@@ -493,6 +492,5 @@ int main(void)
     tcase_add_loop_test(tcase, operations_that_never_end_time_out, 0, 3);
     tcase_add_loop_test(tcase, a_plan_that_never_comes_times_out, 0, 2);
     tcase_add_test(tcase, a_start_that_never_ends_times_out);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -380,13 +380,11 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("recursion");
-    TCase *cases = tcase_create("recursion");
-    tcase_add_checked_fixture(cases, setup, NULL);
+    TCase *cases = suite_case(suite, "recursion", 0, setup, NULL);
     tcase_add_loop_test(cases, trainer_follows_parameter_averaging_at_every_call, 0, TRIALS);
     tcase_add_test(cases, trainer_stays_away_from_averaging_without_meetings);
     tcase_add_test(cases, a_rate_of_zero_keeps_the_drift_for_later);
     tcase_add_loop_test(cases, float32_follows_to_rounding, 0, TRIALS);
     tcase_add_test(cases, a_bad_gradient_is_reported);
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

@@ -496,9 +496,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("plan");
-    TCase *tcase = tcase_create("plan");
+    TCase *tcase = suite_case(suite, "plan", 120, NULL, NULL);
 
-    tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, plan_is_a_permutation_and_the_same_for_the_same_input);
     tcase_add_test(tcase, need_sees_what_the_end_does_not);
     tcase_add_test(tcase, cost_of_the_simulated_order_is_its_end_and_no_order_ends_sooner);
@@ -512,6 +511,5 @@ int main(void)
     tcase_add_test(tcase, no_rank_blocks_another_in_any_ready_order);
     tcase_add_test(tcase, no_rank_blocks_another_with_slices_in_two_phases);
     tcase_add_test(tcase, orders_of_local_timing_mix_data_or_block);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -358,9 +358,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("wire");
-    TCase *cases = tcase_create("wire");
-    tcase_add_checked_fixture(cases, setup, NULL);
-    tcase_set_timeout(cases, 60);
+    TCase *cases = suite_case(suite, "wire", 60, setup, NULL);
     tcase_add_test(cases, names_find_their_index);
     tcase_add_loop_test(cases, bytes_equal_the_formula_and_are_all_that_is_written, 0,
                         MSDU__WIRE_COUNT);
@@ -379,6 +377,5 @@ int main(void)
                         MSDU__WIRE_TERNARY, MSDU__WIRE_COUNT);
     tcase_add_loop_test(cases, few_bits_reach_small_values_beside_large_ones, MSDU__WIRE_TERNARY,
                         MSDU__WIRE_COUNT);
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

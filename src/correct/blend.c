@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Experimental: no training result in bench/results uses it. */
 /* Rule "blend": own parameters and the late mean, weighted by staleness, as DASO does; pure. */
 #include "rules.h"
 
@@ -22,7 +23,7 @@ static void apply(const msdu__correct_args *args, const msdu__chunk *chunk)
 
 const msdu__rule msdu__rule_blend = {
     .name = "blend",
-    .help = "w <- (2 S w + N mean) / (2 S + N), S steps late, N ranks, as in DASO",
+    .help = "experimental: w <- (2 S w + N mean) / (2 S + N), S steps late, N ranks, as in DASO",
     .needs = MSDU__NEEDS_PARAM,
     .is_merge = true,
     .apply = apply,

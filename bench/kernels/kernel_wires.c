@@ -31,7 +31,7 @@ static float *residual_of(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 void msdu__kernel_encode(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
     a->sink += msdu__wire_encode(wire_of(kernel), a->array[MSDU__PARAM], residual_of(kernel, a),
-                                 a->count, BLOCK, (msdu__noise){0}, a->codes);
+                                 a->count, BLOCK, a->codes);
 }
 
 static void decode(const msdu__kernel *kernel, msdu__kernel_arrays *a)

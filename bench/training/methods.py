@@ -239,8 +239,6 @@ class Ours(Method):
         except ImportError as error:
             raise Unavailable(f"the package msdu cannot be imported: {error}") from error
         settings, job.settings = job.settings, {}
-        if settings.get("second_moments") == "keep":  # after the learning rate's own warm-up
-            settings.setdefault("warmup_steps", str(max(1, job.total_steps * 6 // 100)))
         self.attachment = msdu.attach(job.model, job.optimizer, **settings)
 
     def settle(self) -> None:
@@ -292,28 +290,24 @@ METHODS: dict[str, Callable[[Job], Method]] = {
 }
 TORCH_ONLY = ("none", "ddp", "ddp-fp16", "ddp-bf16", "powersgd", "local", "postlocal",
               "hierarchical")
-VARIANTS = {"-block": {"overlap": "blocking"}, "-keep": {"second_moments": "keep"}}
 WIRES = ("float32", "bfloat16", "float16", "int8", "int4", "ternary", "sparse")
 
 
 def expand(name: str) -> tuple[str, dict[str, str]]:
     """Short names: local-8 is local with period 8; ours-h4-int4 a fixed interval and wire, with
-    -block without overlap, so that no mean comes late; -keep with Adam's second moments kept, by
-    the default policy in ours-keep; diloco-ours the published rule."""
+    -block without overlap, so that no mean comes late; diloco-ours the published rule."""
     if match := re.fullmatch(r"local-(\d+)", name):
         return "local", {"period": match[1]}
-    if match := re.fullmatch(rf"ours-h(\d+)-({'|'.join(WIRES)})(-block|-keep)?", name):
+    if match := re.fullmatch(rf"ours-h(\d+)-({'|'.join(WIRES)})(-block)?", name):
         implied = {"interval": "fixed", "interval_steps": match[1], "wire": match[2]}
-        return "ours", {**implied, **VARIANTS.get(match[3] or "", {})}
-    if name == "ours-keep":
-        return "ours", VARIANTS["-keep"]
+        return "ours", {**implied, **({"overlap": "blocking"} if match[3] else {})}
     if name == "diloco-ours":
         return "ours", {"interval": "fixed", "interval_steps": "16", "wire": "float32",
                         "domain": "parameter", "overlap": "blocking", "correct": "outer",
                         "warmup_steps": "0"}
     if name not in METHODS:
         raise ValueError(f"method {name!r} is none of {', '.join(METHODS)}, local-H, "
-                         f"ours-hH-WIRE[-block|-keep], ours-keep, diloco-ours")
+                         f"ours-hH-WIRE[-block], diloco-ours")
     return name, {}
 
 

@@ -40,8 +40,6 @@ CAPS = tuple((("drift_exponent", exponent), ("interval_steps", steps),
              for steps in ("4", "8") for exponent in ("1", "2"))
 SHORT_FRONTIER = ((1, "int4"), (2, "int4"), (4, "ternary"), (8, "ternary"), (1, "sparse"),
                   (2, "sparse"), (4, "sparse"))
-# Of models with AdamW: second moments kept.
-KEPT = ("ours-h2-int4-keep", "ours-h2-sparse-keep", "ours-h4-sparse-keep", "ours-h8-sparse-keep")
 STEPS = {"pace": 352, "step": 288}  # what is not timed, then whole windows (rank.py)
 LONG_STEPS = {"vgg": 160}  # for "step", where each takes long
 
@@ -85,7 +83,6 @@ FAMILIES = {
                                 ("period", "16"))),
     "ours-h1": Family("ours-h1-int4"),
     "ours-h2": Family("ours-h2-int4"),
-    "ours-keep": Family("ours-h4-sparse-keep"),
     "ours": Family("ours-h4-int4"),
     "ours-default": Family("ours", ratio=RATIOS[0]),
 }
@@ -93,8 +90,6 @@ FAMILIES = {
 
 def family_of(method: str) -> str:
     """Name of the family that a method belongs to."""
-    if method.endswith("-keep"):
-        return "ours-keep"
     if method == "ours":
         return "ours-default"
     for start, family in (("ddp", "ddp"), ("none", "ddp"), ("powersgd", "powersgd"),
@@ -241,8 +236,7 @@ def frontier(model: str) -> tuple[str, ...]:
     pairs += ((16, "ternary"), (8, "sparse")) if model == "gpt" else ()  # adaptive steps bear more
     late = tuple(f"ours-h{h}-{wire}" for h, wire in pairs)
     exact = BLOCKING if model == "cnn" else BLOCKING[:1]
-    kept = KEPT if models.KINDS[model].optimizer == "adamw" else ()
-    return tuple(f"ours-h{h}-{wire}-block" for h, wire in exact) + late + kept
+    return tuple(f"ours-h{h}-{wire}-block" for h, wire in exact) + late
 
 
 def accuracy(records: list[Record], model: str, dataset: str, seeds: tuple[int, ...],
@@ -266,19 +260,16 @@ def shaped(records: list[Record], model: str, dataset: str) -> Iterator[Planned]
     """Step times and whole runs on shaped links."""
     yield _tuned(records, "pace", model, "none", SEARCH_SEED, dataset)
     yield from search(records, model, "ours-default", dataset)
-    ours = ("ours", "ours-keep") if models.KINDS[model].optimizer == "adamw" else ("ours",)
     for ratio in RATIOS:
         exact = ("ours-h1-float32",) if ratio < 1 else ()  # where overlap alone hides it
         for method in ("none", *peers(model), "local-32", "ours-h4-int4", *exact):
             yield _tuned(records, "step", model, method, SEARCH_SEED, dataset, ratio)
-        for method in ours:
-            yield _tuned(records, "whole", model, method, SEEDS[0], dataset, ratio)
+        yield _tuned(records, "whole", model, "ours", SEEDS[0], dataset, ratio)
     for method in peers(model):
         yield _tuned(records, "whole", model, method, SEEDS[0], dataset, RATIOS[0])
     for seed in SEEDS[1:]:
         for ratio in RATIOS:
-            for method in ours:
-                yield _tuned(records, "whole", model, method, seed, dataset, ratio)
+            yield _tuned(records, "whole", model, "ours", seed, dataset, ratio)
 
 
 def stages(records: list[Record], model: str, dataset: str) -> list[Iterator[Planned]]:
@@ -290,8 +281,6 @@ def stages(records: list[Record], model: str, dataset: str) -> list[Iterator[Pla
         yield from search(records, model, "ours", dataset)
         yield from search(records, model, "ours-h1", dataset)
         yield from search(records, model, "ours-h2", dataset)
-        if models.KINDS[model].optimizer == "adamw":
-            yield from search(records, model, "ours-keep", dataset)
         yield from accuracy(records, model, dataset, SEEDS[:1], frontier(model))
 
     def second() -> Iterator[Planned]:

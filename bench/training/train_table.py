@@ -99,9 +99,14 @@ def options_of(arguments: argparse.Namespace, one: plan.Planned) -> rank.Options
     return train.options_of(train.parser().parse_args(words), one.seed)
 
 
+def records_of(out: pathlib.Path) -> list[record.Record]:
+    """Records of today's methods: ours-...-keep was an option until version 0.2."""
+    return [one for one in store.load_all(out) if not one["method"].endswith("-keep")]
+
+
 def to_do(arguments: argparse.Namespace, out: pathlib.Path) -> Iterator[Run]:
     """Runs that have no record yet, as far as they are known already."""
-    records = store.load_all(out)
+    records = records_of(out)
     done = {one["key"] for one in records}
     parts, starts = arguments.parts.split(","), tuple(arguments.methods.split(","))
     ratios = [float(ratio) for ratio in arguments.ratios.split(",") if ratio] or plan.RATIOS
@@ -169,7 +174,7 @@ def main() -> int:
             if run is None or (arguments.budget is not None and minutes >= arguments.budget):
                 break
             make(run, arguments.ranks, out)
-        report.write(store.load_all(out), out)
+        report.write(records_of(out), out)
     except (data.MissingData, ValueError) as error:
         made.error(str(error))
     return 0

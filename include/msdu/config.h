@@ -160,14 +160,8 @@ typedef struct msdu_config {
                                   of them; default 5000 */
 
     /* what a field cannot say, and what came later */
-    const char *settings;      /* lines `name = value` as in an ini file, which win over the fields:
-                                  an explicit zero, or a setting that the caller's header does not
-                                  know */
-    const char *wire_rounding; /* int8, int4, ternary: how a value between two levels is rounded;
-                                  nearest, stochastic */
-    const char *wire_warmup;   /* number format in the first warmup_steps; auto: wire, or float32
-                                  where that is auto; auto, or a wire format; msdu info lists
-                                  them */
+    const char *settings; /* lines `name = value` as in an ini file, which win over the fields: an
+                             explicit zero, or a setting that the caller's header does not know */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

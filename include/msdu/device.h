@@ -115,7 +115,6 @@ typedef struct msdu_exchange {
     int32_t format; /* msdu_format */
     uint32_t block; /* elements of a block of codes */
     int32_t ranks;
-    uint32_t key;  /* of the noise; 0: values are rounded to the nearest level */
     double factor; /* of a sum over ranks */
 } msdu_exchange;
 

@@ -35,7 +35,7 @@
 #include <stdint.h>
 
 #define MSDU_VERSION_MAJOR 0
-#define MSDU_VERSION_MINOR 2
+#define MSDU_VERSION_MINOR 3
 #define MSDU_VERSION_PATCH 0
 
 #if defined(__GNUC__)

@@ -32,7 +32,7 @@ __all__ = [
     "summary",
     "version",
 ]
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Names that need torch, and where they are.
 _LATER = {

@@ -237,7 +237,7 @@ def _candidates() -> list[str]:
         return [named]
     inside = Path(__file__).resolve().parent / "lib" / "libmsdu.so"
     found = ctypes.util.find_library("msdu")
-    return [str(inside), "libmsdu.so.0.2", "libmsdu.so"] + ([found] if found else [])
+    return [str(inside), "libmsdu.so.0.3", "libmsdu.so"] + ([found] if found else [])
 
 
 def library() -> Library:
@@ -263,5 +263,5 @@ def library() -> Library:
 
 
 def version() -> str:
-    """Version of the loaded library, such as ``"0.2.0"``."""
+    """Version of the loaded library, such as ``"0.3.0"``."""
     return library().version_text

@@ -55,9 +55,7 @@ def attach(
             ``interval_steps=8``, ``wire="int4"``. MSDU_* variables win over them. And one of this
             package: ``second_moments``, what those of Adam, AdamW, NAdam and RAdam do in local
             steps, since a rank sees a part of the batch only. ``"mean"``, the default: they are
-            led to those of the mean gradient. ``"keep"`` (Adam and AdamW): those of the mean
-            gradients of the first ``warmup_steps`` steps stay as they are, and these gradients
-            travel in ``wire_warmup``, then int4. ``"own"``: as the optimizer does by itself.
+            led to those of the mean gradient. ``"own"``: as the optimizer does by itself.
             Between steps the optimizer has its own beta2.
 
     Returns:
@@ -223,7 +221,6 @@ class Attachment(Session):
             "ranks": self.ranks,
             "steps_alone": self._steps_alone,
             "plain_bytes": self._plain_bytes,
-            "kept": [self._moments.kept.get(id(param)) for param in self._params],
             "data": torch.frombuffer(bytearray(data), dtype=torch.uint8),
         }
 
@@ -251,10 +248,6 @@ class Attachment(Session):
         summary = self._context.summary()
         # states of before November 2026 do not have it
         self._plain_bytes = state.get("plain_bytes", summary.steps * self._bytes_of_all)
-        kept = state.get("kept", [])  # states of before November 2026 have none
-        self._moments.kept = {
-            id(param): known for param, known in zip(self._params, kept) if known is not None
-        }
         self._take(summary)
 
     # --- seen from outside ---

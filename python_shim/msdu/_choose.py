@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _abi, _device, _moments, _settings
+from . import _abi, _device, _settings
 from ._tensors import invalid
 
 _ADAMS = tuple(
@@ -57,32 +57,6 @@ def settings(
     if "optimizer" not in given and optimizers:
         chosen.update(_of_optimizer(optimizers, _effective(given, "domain") == "accumulated"))
     return {name: value for name, value in chosen.items() if value is not None}
-
-
-def for_kept_moments(
-    given: Mapping[str, Any], optimizers: Sequence[torch.optim.Optimizer]
-) -> dict[str, Any]:
-    """Settings that ``second_moments="keep"`` adds: gradients before the local steps in four bits.
-
-    Raises:
-        msdu.Error: no optimizer whose second moments can be kept, or no mean gradients to take
-            them from.
-    """
-    if not optimizers or not all(_moments.can_keep(one) for one in optimizers):
-        raise invalid("second_moments: only those of Adam and AdamW, without amsgrad, can be kept")
-    domain = _effective(given, "domain") or "auto"
-    if domain != "auto":
-        raise invalid(
-            f"second_moments: domain {domain} has no gradients first and local steps then, as "
-            "domain auto has; there is nothing to keep"
-        )
-    warmup_steps = str(_effective(given, "warmup_steps") or 0)
-    if warmup_steps.strip() == "0" and not _effective(given, "config_file"):
-        raise invalid(
-            "second_moments: to keep those of the mean gradients set warmup_steps, the steps whose "
-            "gradients are averaged first: past the learning rate's own warm-up, 5 to 15 % of a run"
-        )
-    return {} if _effective(given, "wire_warmup") else {"wire_warmup": "int4"}
 
 
 def _of_optimizer(optimizers: Sequence[torch.optim.Optimizer], must_follow: bool) -> dict[str, Any]:

@@ -7,45 +7,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional
 
 _KINDS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
-_KEPT_KINDS = (torch.optim.Adam, torch.optim.AdamW)
 LONGEST = 0.9995  # beta2, unless the caller's own is larger
-FLOOR = 0.1  # least kept root, by the mean of its block
-BLOCK = 256  # elements, wire_block's default
-# Kept second moments: so many steps seem to be done that no correction for few of them is left
-# (in float32 both numbers and their sum are exact), and a step adds as good as nothing.
-SEEMING_STEPS = float(1 << 23)
-KEPT_BETA2 = 1 - 4e-6
 
 
 def scaled(beta2: float, ranks: int) -> float:
     """beta2 whose memory is ``ranks`` times as long, at most LONGEST; in 0 .. 1."""
     return max(beta2, min(LONGEST, 1 - (1 - beta2) / ranks))
-
-
-def can_keep(optimizer: torch.optim.Optimizer) -> bool:
-    """Adam or AdamW, not in the variant amsgrad, whose largest second moments only grow."""
-    return isinstance(optimizer, _KEPT_KINDS) and not any(
-        group["amsgrad"] for group in optimizer.param_groups
-    )
-
-
-def raised(second: torch.Tensor) -> torch.Tensor:
-    """Second moments none of whose roots is far below the mean root of its block.
-
-    An element that hardly ever had a gradient would be divided by almost nothing for the rest of
-    the run.
-    """
-    if second.numel() == 0:
-        return second
-    root = second.reshape(-1).sqrt()
-    blocks = functional.pad(root, (0, -root.numel() % BLOCK)).view(-1, BLOCK)
-    count = torch.full((len(blocks), 1), float(BLOCK), dtype=root.dtype, device=root.device)
-    count[-1:] -= blocks.numel() - root.numel()
-    least = FLOOR * blocks.sum(-1, keepdim=True) / count
-    return blocks.maximum(least).flatten()[: root.numel()].square().view(second.shape)
 
 
 class _Given(NamedTuple):
@@ -63,9 +32,8 @@ class SecondMoments:
 
     A rank squares the gradient of its own samples, an N-th of those of N ranks: noise that the
     mean gradient does not have. Steps divided by their root are too small, up to the root of N
-    times, and differ between ranks. So either second moments are led to those of the mean
-    gradient (``mean``), or those that the mean gradients before the first local step have left
-    are kept (``keep``: 1-bit Adam, arXiv:2102.02888, algorithm 1), or nothing is done (``own``).
+    times, and differ between ranks. So second moments are led to those of the mean gradient
+    (``mean``), or nothing is done (``own``).
 
     ``mean``: with signal s and noise n the own square is s^2 + n^2, the mean gradient's s^2 +
     n^2 / N; the first moment m stands for s. So with b the caller's beta2, its memory N times as
@@ -92,9 +60,6 @@ class SecondMoments:
         self._known = [id(one) for one in optimizers if isinstance(one, _KINDS)]
         self._own: list[_Given] = []
         self._steps: dict[int, tuple[dict[Any, Any], float]] = {}  # by id() of a group
-        self._seeming: list[torch.Tensor] = []  # numbers of steps that are larger than they were
-        # by id() of a parameter, as of its optimizer's first local step: had it a state by then?
-        self.kept: dict[int, bool] = {}
 
     def before(self, optimizer: torch.optim.Optimizer) -> None:
         """Before a local step of this optimizer."""
@@ -104,34 +69,14 @@ class SecondMoments:
         for group in optimizer.param_groups:
             betas = group["betas"]
             if isinstance(betas[1], float):  # a tensor belongs to a captured graph: leave it
-                if self.how == "keep":
-                    self._keep(optimizer, group["params"], betas[1])
-                beta2 = KEPT_BETA2 if self.how == "keep" else scaled(betas[1], self.ranks)
-                share = 1 if self.how == "keep" else 1 / self.ranks
-                group["betas"] = (betas[0], 1 - (1 - beta2) * share, *betas[2:])
+                beta2 = scaled(betas[1], self.ranks)
+                group["betas"] = (betas[0], 1 - (1 - beta2) * (1 / self.ranks), *betas[2:])
                 self._own.append(_Given(group, betas, group["betas"], optimizer.state, beta2))
-        if self._seeming:
-            torch._foreach_add_(self._seeming, SEEMING_STEPS)
-
-    @torch.no_grad()
-    def _keep(
-        self, optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor], beta2: float
-    ) -> None:
-        for param in params:
-            state = optimizer.state.get(param)
-            if id(param) not in self.kept:
-                # without a state it takes the mean of its squares from here on
-                self.kept[id(param)] = bool(state)
-                if state:
-                    second = state["exp_avg_sq"]
-                    second.copy_(raised(second / (1 - beta2 ** float(state["step"]))))
-            if state and self.kept[id(param)]:
-                self._seeming.append(state["step"])
 
     @torch.no_grad()
     def after(self) -> None:
         """After a local step that came to its end."""
-        for given in self._own if self.how == "mean" else ():
+        for given in self._own:
             states = [
                 given.states[param]
                 for param in given.group["params"]
@@ -155,9 +100,6 @@ class SecondMoments:
 
     def restore(self) -> None:
         """After the step, or before anything else if it failed."""
-        if self._seeming:
-            torch._foreach_sub_(self._seeming, SEEMING_STEPS)
-            self._seeming.clear()
         for given in self._own:
             if given.group["betas"] is given.ours:  # else somebody has set new ones meanwhile
                 given.group["betas"] = given.own

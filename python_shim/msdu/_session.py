@@ -91,8 +91,6 @@ class Session:
         slots = self._trained()
         device = _device.of((slot.name, slot.device) for slot in slots)
         given = _choose.settings(settings, self.optimizers, device)
-        if second_moments == "keep":
-            given.update(_choose.for_kept_moments(given, self.optimizers))
         given.update(_rendezvous.place(given, process_group))
         self._moments = _moments.SecondMoments(self.optimizers, second_moments)
         self._slots = slots

@@ -72,7 +72,7 @@ def _text_of(setting: Setting, value: Any) -> str:
     return text
 
 
-SECOND_MOMENTS = ("mean", "keep", "own")
+SECOND_MOMENTS = ("mean", "own")
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -83,9 +83,20 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     rest = dict(given)
     value = rest.pop("second_moments", None) or SECOND_MOMENTS[0]
+    if value == "keep":
+        raise _invalid("second_moments: 'keep' is gone since 0.3; 'mean', the default, is as good")
     if value not in SECOND_MOMENTS:
         raise _invalid(f"second_moments: {value!r} is not one of {', '.join(SECOND_MOMENTS)}")
     return rest, value
+
+
+def _gone(name: str) -> str:
+    """What holds instead of a setting that the library had once; empty if it never had it."""
+    lib = _abi.library()
+    resolved = _abi.Resolved(size=ctypes.sizeof(_abi.Resolved))
+    lib.setting_resolve(None, name.encode(), ctypes.byref(resolved))
+    _, colon, instead = lib.last_error().decode().partition("': ")
+    return colon[1:] + instead
 
 
 def check(given: Mapping[str, Any]) -> None:
@@ -99,7 +110,7 @@ def check(given: Mapping[str, Any]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, [*known, "second_moments"], n=3, cutoff=0.5)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise _invalid(f"unknown setting {name!r}{hint}")
+            raise _invalid(f"unknown setting {name!r}{_gone(name) or hint}")
 
 
 def lines(given: Mapping[str, Any]) -> str:

@@ -53,6 +53,7 @@ def test_settings_that_do_not_exist_or_fit() -> None:
     error = refused("unknown setting 'intervall'; did you mean interval", model, intervall="fixed")
     assert error.status == "MSDU_ERR_INVALID"
     refused("window: '65'.*1 .. 64", model, window=65)
+    refused("'wire_warmup': gone since 0.3: the first", model, wire_warmup="int4")
     refused("True is not one of", model, wire=True)
     refused("cannot be written", model, job="a\nwindow = 1")
     refused("neither a number", model, window=[1])

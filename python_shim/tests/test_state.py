@@ -25,7 +25,6 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulated": {**LOCAL, "domain": "accumulated", "interval_steps": 3},
     "auto": {"interval": "fixed", "interval_steps": 3, "warmup_steps": 4, "wire": "int4"},
     "led": {"interval": "fixed", "interval_steps": 3, "warmup_steps": 4, "second_moments": "mean"},
-    "kept": {"interval": "fixed", "interval_steps": 3, "warmup_steps": 4, "second_moments": "keep"},
 }
 
 
@@ -43,7 +42,7 @@ def resumed(settings: dict[str, Any], cut: int) -> tuple[torch.Tensor, torch.Ten
     saved = b""
     for part in ("whole", "first", "second"):
         model = nets.mlp()
-        name = "adamw" if settings.get("second_moments") in ("mean", "keep") else "sgd"
+        name = "adamw" if settings.get("second_moments") == "mean" else "sgd"
         optimizer = OPTIMIZERS[name](model.parameters())
         attachment = msdu.attach(model, optimizer, **settings)
         if part == "second":  # after attach(), which gives all ranks what rank 0 has

@@ -57,7 +57,7 @@ static msdu_status copy_part(msdu__caller *c, const part *one, const msdu_apart 
 static msdu_status copy_slice(msdu__caller *c, uint32_t slice, uint32_t id, const msdu_apart *out)
 {
     const msdu__slice *cut = &c->model->slicing.slices[slice];
-    const uint64_t width = cut->dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
+    const uint64_t width = msdu__dtype_working_bytes(cut->dtype);
     msdu_status status = MSDU_OK;
     uint64_t at = 0;
     for (uint32_t i = cut->first_segment; i < cut->first_segment + cut->segments; i++) {

@@ -47,8 +47,7 @@ static msdu_status check_desc(const msdu_ctx *ctx, const msdu_tensor_desc *d)
                           "device",
                           d->name);
     }
-    bool is_half = d->dtype == MSDU_FLOAT16 || d->dtype == MSDU_BFLOAT16;
-    if (is_half && ctx->job.settings.reduce_sum &&
+    if (msdu__dtype_is_half(d->dtype) && ctx->job.settings.reduce_sum &&
         ctx->job.settings.domain == MSDU__DOMAIN_ACCUMULATED) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "tensor '%s': sums of 16-bit gradients do not go with local steps in the "

@@ -22,14 +22,9 @@ typedef struct msdu__reduction {
     uintptr_t comm;
 } msdu__reduction;
 
-/* MPI_Allreduce_init, by whatever name the library has it; info and the rest as integers. */
-typedef int (*msdu__init_call)(const void *send, void *recv, int count, uintptr_t type,
-                               uintptr_t op, uintptr_t comm, uintptr_t info, void *request_out);
-
 typedef struct msdu__attach {
     size_t size;
     const char *family;
-    size_t request_bytes; /* of an MPI_Request */
     /* True: done, or failed with *code_out; false: the caller makes the real call. request_out:
      * NULL, or that of MPI_Iallreduce. */
     bool (*reduce)(const msdu__reduction *call, void *request_out, int *code_out);
@@ -40,12 +35,6 @@ typedef struct msdu__attach {
     /* Are calls that are passed through to be timed? Then with what they took. */
     bool (*is_timing)(void);
     void (*waited)(uint64_t time_ns);
-    /* A persistent reduction; as reduce(). `real` makes MPI's own. */
-    bool (*prepare)(const msdu__reduction *call, uintptr_t info, msdu__init_call real,
-                    void *request_out, int *code_out);
-    /* Start it, end it; false: the request is not ours. */
-    bool (*start)(void *request, int *code_out);
-    bool (*release)(void *request, int *code_out);
     /* Requests that reduce() gave and that are not complete yet; read without a lock. */
     bool (*has_pending)(void);
     /* Make those of ours that are in the array ready for the real call: wait, or only look. */

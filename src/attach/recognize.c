@@ -310,6 +310,19 @@ void msdu__recognize_vote(msdu__recognizer *r, double sums_out[MSDU__VOTE_SUMS])
     }
 }
 
+/* Which of the pattern are gradients. */
+static void choose_tensors(msdu__recognizer *r)
+{
+    r->tensor_count = 0;
+    for (uint32_t i = 0; i < r->pattern_count; i++) {
+        bool is_allowed = r->allows == NULL || r->allows(r->allows_user, &r->pattern[i], i);
+        r->tensor_at[i] = is_allowed ? r->tensor_count : MSDU__TENSORS_MAX;
+        if (is_allowed) {
+            r->tensors[r->tensor_count++] = r->pattern[i];
+        }
+    }
+}
+
 /* The step begins with the first candidate that repeats; where in a step are we now? */
 static void take_pattern(msdu__recognizer *r, uint32_t period)
 {
@@ -321,7 +334,7 @@ static void take_pattern(msdu__recognizer *r, uint32_t period)
     for (uint32_t i = from; i < r->seen_count; i++) { /* memory is where it was last */
         r->pattern[(i - from) % period] = r->seen[i].call;
     }
-    msdu__recognize_allowed(r);
+    choose_tensors(r);
     r->position = (r->seen_count - from) % period;
     r->state = r->position == 0 ? MSDU__FOLLOWING : MSDU__WAITING;
     r->held_steps = (r->seen_count - from) / period;
@@ -382,18 +395,6 @@ void msdu__recognize_close(msdu__recognizer *r)
 }
 
 /* --- the pattern --- */
-
-void msdu__recognize_allowed(msdu__recognizer *r)
-{
-    r->tensor_count = 0;
-    for (uint32_t i = 0; i < r->pattern_count; i++) {
-        bool is_allowed = r->allows == NULL || r->allows(r->allows_user, &r->pattern[i], i);
-        r->tensor_at[i] = is_allowed ? r->tensor_count : MSDU__TENSORS_MAX;
-        if (is_allowed) {
-            r->tensors[r->tensor_count++] = r->pattern[i];
-        }
-    }
-}
 
 static msdu__verdict give_up(msdu__recognizer *r)
 {

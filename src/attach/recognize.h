@@ -126,8 +126,6 @@ typedef struct msdu__recognizer {
     uint64_t last[MSDU__PLACES]; /* by memory: 1 + `total` when it came last */
 } msdu__recognizer;
 
-/* Which of the pattern are gradients: again, when allows() knows more. */
-void msdu__recognize_allowed(msdu__recognizer *r);
 /* Take the next call; position_out is set for a gradient. */
 msdu__verdict msdu__recognize(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out);
 /* The trainer made another call between: a barrier, or one on another communicator. */

@@ -10,28 +10,6 @@
 
 #include "base/cell.h"
 
-void msdu__attach_stride_part(int rank, int place, double sums_out[MSDU__STRIDE_SUMS])
-{
-    sums_out[0] = place;
-    sums_out[1] = (double)rank * place;
-    sums_out[2] = (double)place * place;
-    sums_out[3] = place < 0 ? 1 : 0;
-}
-
-/* The line through (rank, place), and whether all lie on it. All numbers are whole, and exact. */
-int msdu__attach_stride(const double sums[MSDU__STRIDE_SUMS], int ranks)
-{
-    double n = ranks;
-    double variance = n * n * (n * n - 1) / 12; /* of ranks, times n squared; so is the rest */
-    double covariance = n * sums[1] - sums[0] * n * (n - 1) / 2;
-    double spread = n * sums[2] - sums[0] * sums[0];
-    if (sums[3] > 0) {
-        return MSDU__STRIDE_NEVER;
-    }
-    bool is_line = variance > 0 && covariance > 0 && covariance * covariance == variance * spread;
-    return is_line ? (int)(covariance / variance) : 0;
-}
-
 /* Both of two: the lesser; either of two: the greater, unless one is BAD. */
 typedef enum answer {
     BAD = -1, /* it cannot be read */
@@ -95,11 +73,6 @@ static answer meets_condition(const char *at, const char *end, const msdu__attac
     }
     if (strncmp(at, "ranks=", 6) == 0) {
         return is_in_range(at + 6, end, facts->comm->ranks);
-    }
-    if (strncmp(at, "stride=", 7) == 0) {
-        return facts->comm->stride == MSDU__STRIDE_NEVER
-                   ? BAD
-                   : is_in_range(at + 7, end, facts->comm->stride);
     }
     if (strncmp(at, "comm=", 5) == 0) {
         return has_name(at + 5, end, facts->comm);
@@ -176,7 +149,7 @@ bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t
             (void)snprintf(
                 text, text_bytes, "%s: \"%.*s\" is no count, type, ranks=, at=%s, nor a range",
                 names[i], (int)strcspn(bad, ","), bad,
-                any.comm->is_nameless ? " or stride= (NCCL tells no name)" : ", stride= or comm=");
+                any.comm->is_nameless ? " (NCCL tells no name)" : " or comm=");
             return true;
         }
     }

@@ -43,19 +43,9 @@ msdu_config msdu__attach_config(bool is_local);
 /* What the lists ask about a communicator: equal on all its ranks. */
 typedef struct msdu__attach_comm {
     int ranks;
-    int stride;       /* from each member to the next, in ranks of the job; 0: they are not alike */
     char name[64];    /* as its owner called it; "": not at all */
     bool is_nameless; /* nobody may ask for its name */
 } msdu__attach_comm;
-
-#define MSDU__STRIDE_LATER (-1) /* not known yet, nothing is denied by it */
-#define MSDU__STRIDE_NEVER (-2) /* nobody may ask for it */
-
-/* What members add up to find the stride: here of one that has that place in the job. */
-#define MSDU__STRIDE_SUMS 4
-void msdu__attach_stride_part(int rank, int place, double sums_out[MSDU__STRIDE_SUMS]);
-/* By the sums of all; MSDU__STRIDE_NEVER if a place was negative, which is not known. */
-int msdu__attach_stride(const double sums[MSDU__STRIDE_SUMS], int ranks);
 
 /* What they ask about a reduction, likewise. */
 typedef struct msdu__attach_facts {
@@ -68,7 +58,7 @@ typedef struct msdu__attach_facts {
 /*
  * May it be a gradient (MSDU_ATTACH_ALLOW, MSDU_ATTACH_DENY)? A list has items between commas, an
  * item has conditions between colons, all of which hold: a count of elements, a type, ranks=,
- * stride=, comm=, at=; numbers may be ranges, open ones, too, and a name may be a pattern of the
+ * comm=, at=; numbers may be ranges, open ones, too, and a name may be a pattern of the
  * shell: "float32:1000-,ranks=4:at=0-3,comm=data*".
  */
 bool msdu__attach_is_allowed(const msdu__attach_facts *facts);

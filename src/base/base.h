@@ -12,6 +12,8 @@
 #include <msdu/backend.h>
 #include <msdu/msdu.h>
 
+#include "dtype.h"
+
 #if defined(__GNUC__)
 #define MSDU_PRINTF(format_at, args_at) __attribute__((format(printf, format_at, args_at)))
 #else
@@ -45,18 +47,5 @@ uint64_t msdu__clock_monotonic(void *user);     /* log.c */
 void msdu__clock_after(uint64_t ns, struct timespec *out);
 /* A condition variable whose timed waits go by the monotonic clock. */
 void msdu__cond_init(pthread_cond_t *cond);
-
-/* Bytes of one element. */
-static inline uint32_t msdu__dtype_bytes(int32_t dtype)
-{
-    switch (dtype) {
-    case MSDU_FLOAT64:
-        return 8;
-    case MSDU_FLOAT32:
-        return 4;
-    default:
-        return 2;
-    }
-}
 
 #endif

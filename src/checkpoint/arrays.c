@@ -115,7 +115,7 @@ static void code_working(msdu__engine *e, msdu__serial *c, const char *name, voi
 {
     const msdu__slice *cut = &e->model->slicing.slices[slice];
     if (array != NULL) {
-        code_memory(e, c, name, array, cut->count, cut->dtype == MSDU_FLOAT64 ? 8 : 4);
+        code_memory(e, c, name, array, cut->count, msdu__dtype_working_bytes(cut->dtype));
     }
 }
 

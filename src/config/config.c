@@ -154,6 +154,12 @@ static int file_fail(file_state *state, const char *what, const char *name)
 
 static int on_unknown(file_state *state, const char *name)
 {
+    const char *instead = msdu__setting_removed(name);
+    if (instead != NULL) {
+        state->status = msdu__setting_fail(state->loader, "%s:%d: setting '%.60s' is %s",
+                                           state->path, state->line, name, instead);
+        return 0;
+    }
     const char *near = msdu__setting_nearest(name, false);
     if (near == NULL) {
         return file_fail(state, "unknown setting", name);
@@ -403,7 +409,9 @@ msdu_status msdu_setting_resolve(const msdu_config *config, const char *name,
     }
     loader.asked = msdu__setting_index(name);
     if (loader.asked == SIZE_MAX) {
-        return msdu__fail(MSDU_ERR_NOT_FOUND, "msdu_setting_resolve: no setting '%.60s'", name);
+        const char *instead = msdu__setting_removed(name);
+        return msdu__fail(MSDU_ERR_NOT_FOUND, "msdu_setting_resolve: no setting '%.60s'%s%s", name,
+                          instead != NULL ? ": " : "", instead != NULL ? instead : "");
     }
     msdu_status status = load_all(&loader, config, false);
     if (status == MSDU_OK) {

@@ -29,19 +29,24 @@ static bool is_known(const char *name)
     return strcmp(name, "MSDU_MODULE_PATH") == 0 || strcmp(name, "MSDU_LIBRARY") == 0;
 }
 
-static void warn_unknown(const msdu__loader *loader, const char *entry)
+static msdu_status check_known(const msdu__loader *loader, const char *entry)
 {
     char name[64];
     size_t length = strcspn(entry, "=");
     snprintf(name, sizeof(name), "%.*s", (int)(length < sizeof(name) ? length : sizeof(name) - 1),
              entry);
     if (is_known(name)) {
-        return;
+        return MSDU_OK;
+    }
+    const char *instead = msdu__setting_removed(name);
+    if (instead != NULL && variable(name) != NULL) {
+        return msdu__setting_fail(loader, "%s is %s", name, instead);
     }
     const char *near = msdu__setting_nearest(name, true);
     msdu__log_line(loader->log, MSDU_LOG_WARN, "unknown variable %s ignored%s%s%s", name,
                    near != NULL ? ", did you mean " : "", near != NULL ? near : "",
                    near != NULL ? "?" : "");
+    return MSDU_OK;
 }
 
 msdu_status msdu__settings_environment(msdu__loader *loader)
@@ -57,12 +62,13 @@ msdu_status msdu__settings_environment(msdu__loader *loader)
             return status;
         }
     }
-    for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
+    msdu_status status = MSDU_OK;
+    for (char **entry = environ; entry != NULL && *entry != NULL && status == MSDU_OK; entry++) {
         if (strncmp(*entry, PREFIX, sizeof(PREFIX) - 1) == 0) {
-            warn_unknown(loader, *entry);
+            status = check_known(loader, *entry);
         }
     }
-    return MSDU_OK;
+    return status;
 }
 
 typedef struct launcher {

@@ -70,6 +70,10 @@ size_t msdu__setting_index(const char *name);        /* SIZE_MAX if there is non
 /* The known name nearest to a mistyped one, NULL if none is near; both of names or of variables. */
 const char *msdu__setting_nearest(const char *name, bool is_environment);
 
+/* --- removed.c --- */
+/* Of a name or variable that was a setting once: what holds instead. NULL: it never was one. */
+const char *msdu__setting_removed(const char *name);
+
 /* --- value.c --- */
 /* Check a value and store it. origin ("MSDU_WINDOW", "run.ini:3: window") is for the error text. */
 msdu_status msdu__setting_set(msdu__loader *loader, size_t index, const char *value,
@@ -89,7 +93,7 @@ msdu_status msdu__setting_fail(const msdu__loader *loader, const char *format, .
 bool msdu__setting_integer(const char *text, int64_t *value_out);
 
 /* --- env.c --- */
-/* All MSDU_* variables; a warning for each unknown one. */
+/* All MSDU_* variables; a warning for each unknown one, an error for one that is gone. */
 msdu_status msdu__settings_environment(msdu__loader *loader);
 /* Rank and size from torchrun, Open MPI, MPICH or Slurm where no one gave them; then the default
  * rendezvous. */

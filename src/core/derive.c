@@ -37,14 +37,13 @@ void msdu__derive_wires(msdu__job *job, const uint64_t *round_bytes)
     a->wire_count = MSDU__WIRE_COUNT;
     for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
         const msdu__wire *wire = msdu__wire_at(i);
-        double residual = msdu__wire_residual(wire, job->settings.wire_is_stochastic != 0);
         bool may_be = is_smaller(round_bytes, i);
         a->wires[i] = (msdu__interval_wire){
             .name = wire->name,
             .bits = wire->bits,
-            .residual_ratio = residual,
+            .residual_ratio = wire->residual_ratio,
             .code_ns = code_ns[i],
-            .harm_ratio = i == MSDU__WIRE_SPARSE ? SPARSE_HARM : residual,
+            .harm_ratio = i == MSDU__WIRE_SPARSE ? SPARSE_HARM : wire->residual_ratio,
             /* In the accumulated domain it has not been tried. */
             .is_allowed = may_be && (i != MSDU__WIRE_SPARSE ||
                                      job->settings.domain != MSDU__DOMAIN_ACCUMULATED),
@@ -98,7 +97,6 @@ static void derive_interval(msdu__job *job)
         .plateau_patience = (uint32_t)s->plateau_patience,
         .plateau_threshold = s->plateau_threshold,
         .fixed_wire = (int)s->wire,
-        .warmup_wire = (int)s->wire_warmup,
         .widest_wire = MSDU__WIRE_FLOAT32,
         .fragments = s->overlap == MSDU__OVERLAP_STREAMED ? (uint32_t)s->fragments : 1,
         .hide_share = s->overlap == MSDU__OVERLAP_BLOCKING ? 0.0 : HIDDEN_UNDER_BACKWARD,

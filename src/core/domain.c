@@ -45,14 +45,9 @@ static msdu_what memory_of(const msdu__engine *e, const msdu__fragment *f, uint3
     return is_gradient && !e->runs[slice].is_state ? MSDU_GRADIENT : MSDU_PARAMETER;
 }
 
-static uint32_t working_bytes(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT64 ? 8 : 4;
-}
-
 static void *offset_of(void *base, int32_t dtype, uint64_t elements)
 {
-    return base == NULL ? NULL : (char *)base + elements * working_bytes(dtype);
+    return base == NULL ? NULL : (char *)base + elements * msdu__dtype_working_bytes(dtype);
 }
 
 /* A kernel over a part. */
@@ -208,7 +203,7 @@ static void weigh(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
     const msdu__slice *cut = &e->model->slicing.slices[slice];
     if (f->contribution.weight == 0) {
-        fill(e, msdu__domain_buffer(e, f, slice), 0, cut->count * working_bytes(cut->dtype),
+        fill(e, msdu__domain_buffer(e, f, slice), 0, cut->count * msdu__dtype_working_bytes(cut->dtype),
              MSDU_STAGE_EARLY);
     } else {
         scale(e, f, slice, MSDU_STAGE_EARLY, f->contribution.weight, NULL);
@@ -358,7 +353,7 @@ static void keep_equal(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
         piece part = piece_at(e, slice, i, at, MSDU_PARAMETER);
         msdu_arrays arrays = arrays_of(e, f, slice, &part);
         if (arrays.snapshot != NULL) {
-            copy(e, arrays.anchor, arrays.snapshot, part.count * working_bytes(dtype),
+            copy(e, arrays.anchor, arrays.snapshot, part.count * msdu__dtype_working_bytes(dtype),
                  MSDU_STAGE_LATE);
         } else {
             load(e, arrays.anchor, slice, &part);
@@ -420,7 +415,7 @@ void msdu__domain_forget(msdu__engine *e, uint32_t slice)
     const msdu__slice *cut = &e->model->slicing.slices[slice];
     void *drift = e->runs[slice].recursion.drift;
     if (drift != NULL) {
-        fill(e, drift, 0, cut->count * working_bytes(cut->dtype), MSDU_STAGE_LATE);
+        fill(e, drift, 0, cut->count * msdu__dtype_working_bytes(cut->dtype), MSDU_STAGE_LATE);
     }
 }
 

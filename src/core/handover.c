@@ -19,7 +19,7 @@
 
 uint64_t msdu__job_now(const msdu__job *job)
 {
-    return job->clock(job->clock_user);
+    return job->clock(NULL);
 }
 
 void msdu__handover_init(msdu__handover *h, const msdu__job *job, msdu__worker_fn step, void *user)

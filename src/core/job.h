@@ -16,7 +16,6 @@ typedef struct msdu__job {
     msdu__settings settings;
     msdu__log log;
     msdu__clock_fn clock;
-    void *clock_user;
     const msdu_backend *backend;
     msdu_host host;
     msdu_comm *comm;           /* NULL: the group was not joined */

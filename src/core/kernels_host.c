@@ -12,19 +12,9 @@
 /* Elements scaled and summed while they are in the first cache levels. */
 #define SCALED_CHUNK 1024
 
-static bool is_half(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
-}
-
 static int32_t working_dtype(int32_t dtype)
 {
     return dtype == MSDU_FLOAT64 ? MSDU_FLOAT64 : MSDU_FLOAT32;
-}
-
-static size_t working_bytes(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
 }
 
 static msdu_status give(const msdu__sums *found, msdu_sums *sums)
@@ -58,20 +48,20 @@ static msdu_status norm_of(const void *x, int32_t dtype, uint64_t count, msdu_su
 
 static msdu_status load(const msdu_launch *at, void *out, const void *in, msdu_sums *sums)
 {
-    if (is_half(at->dtype)) {
+    if (msdu__dtype_is_half(at->dtype)) {
         msdu__vec_widen(in, at->dtype, out, at->count);
     } else {
-        memcpy(out, in, at->count * working_bytes(at->dtype));
+        memcpy(out, in, at->count * msdu__dtype_working_bytes(at->dtype));
     }
     return norm_of(out, working_dtype(at->dtype), at->count, sums);
 }
 
 static msdu_status store(const msdu_launch *at, void *out, const void *in)
 {
-    if (is_half(at->dtype)) {
+    if (msdu__dtype_is_half(at->dtype)) {
         msdu__vec_narrow(in, at->dtype, out, at->count);
     } else {
-        memcpy(out, in, at->count * working_bytes(at->dtype));
+        memcpy(out, in, at->count * msdu__dtype_working_bytes(at->dtype));
     }
     return MSDU_OK;
 }
@@ -87,7 +77,7 @@ static msdu_status scale(const msdu_launch *at, void *x, double factor, msdu_sum
     msdu__sums found = {0};
     for (uint64_t done = 0; done < at->count; done += SCALED_CHUNK) {
         uint64_t count = at->count - done < SCALED_CHUNK ? at->count - done : SCALED_CHUNK;
-        void *part = (char *)x + done * working_bytes(dtype);
+        void *part = (char *)x + done * msdu__dtype_working_bytes(dtype);
         if (factor != 1) {
             msdu__vec_scale(part, dtype, factor, count);
         }
@@ -157,7 +147,7 @@ static msdu_status drift(const msdu_launch *at, const msdu_recursion *recursion,
 static msdu_status meet(const msdu_launch *at, const msdu_recursion *recursion,
                         const msdu_recursion_state *state, const void *mean, void *gradient)
 {
-    msdu__recursion_apply(recursion, state, mean, NULL, gradient, at->count, at->dtype);
+    msdu__recursion_apply(recursion, state, mean, gradient, at->count, at->dtype);
     return MSDU_OK;
 }
 

@@ -165,28 +165,13 @@ static int wire_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slic
     return msdu__wire_of(e->model->slicing.slices[slice].dtype, wire);
 }
 
-/*
- * Noise of a slice in one phase of a round; 0: none. It follows from numbers that a resumed run has
- * as well, and differs between ranks, so that their errors are not added up.
- */
-static uint32_t key_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice,
-                       uint32_t phase)
-{
-    uint64_t mixed = f->round.step * 0x9e3779b97f4a7c15U;
-    mixed = (mixed ^ slice) * 0xff51afd7ed558ccdU;
-    mixed = (mixed ^ mixed >> 32 ^ (uint64_t)e->job->rank << 1 ^ phase) * 0xc4ceb9fe1a85ec53U;
-    return e->job->settings.wire_is_stochastic ? (uint32_t)(mixed >> 32) | 1U : 0U;
-}
-
-static msdu_exchange exchange_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice,
-                                 uint32_t phase)
+static msdu_exchange exchange_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
     bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
     return (msdu_exchange){
         .format = wire_of(e, f, slice),
         .block = (uint32_t)e->job->settings.wire_block,
         .ranks = e->job->ranks,
-        .key = key_of(e, f, slice, phase),
         .factor = is_sum ? 1.0 : 1.0 / e->job->ranks,
     };
 }
@@ -247,7 +232,7 @@ static msdu_status start_exchange(msdu__engine *e, msdu__fragment *f, uint32_t s
 {
     msdu__run *run = &e->runs[slice];
     msdu__slot *slot = &e->slots[run->slot];
-    msdu_exchange x = exchange_of(e, f, slice, 0);
+    msdu_exchange x = exchange_of(e, f, slice);
     const msdu__wire *wire = msdu__wire_at(x.format);
     msdu_launch at = floats_at(e, MSDU_STAGE_EARLY, e->model->slicing.slices[slice].count);
     uint64_t total = 0;
@@ -412,7 +397,7 @@ static void sum_share(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
     const msdu__run *run = &e->runs[slice];
     const msdu__slot *slot = &e->slots[run->slot];
-    msdu_exchange x = exchange_of(e, f, slice, 1);
+    msdu_exchange x = exchange_of(e, f, slice);
     msdu_launch at = floats_at(e, MSDU_STAGE_LATE, run->share_count[e->job->rank]);
     uint8_t *out = slot->send;
     for (int32_t i = 0; i < e->job->rank; i++) {
@@ -442,7 +427,7 @@ static void phase_done(msdu__engine *e, uint32_t slice)
         run->state = MSDU__RUN_SUMMED;
         return;
     }
-    msdu_exchange x = exchange_of(e, f, slice, 0);
+    msdu_exchange x = exchange_of(e, f, slice);
     msdu_launch at = floats_at(e, MSDU_STAGE_LATE, e->model->slicing.slices[slice].count);
     MSDU__KERNEL(e, decode, &at, &x, slot->send, msdu__domain_buffer(e, f, slice));
     slice_reduced(e, slice);

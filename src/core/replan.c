@@ -34,7 +34,7 @@ static uint64_t best_plan(msdu__engine *e, const msdu__fragment *f, uint32_t *ou
             .priority = e->model->slicing.slices[slice].priority,
         };
     }
-    *present_out = msdu__plan_cost(e->scratch.items, f->slice_count, window, f->order.plan);
+    *present_out = msdu__plan_cost(e->scratch.items, f->slice_count, f->order.plan);
     uint64_t best =
         msdu__plan_simulate(e->scratch.items, f->slice_count, window, out, e->scratch.marks);
     if (e->job->settings.commit_tensor == 0) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Experimental: no training result in bench/results uses it. */
 /* Rule "blend": own parameters and the late mean, weighted by staleness, as DASO does; pure. */
 #include "rules.h"
 
@@ -14,7 +15,7 @@ static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
 
 const msdu__rule msdu__rule_blend = {
     .name = "blend",
-    .help = "w <- (2 S w + N mean) / (2 S + N), S steps late, N ranks, as in DASO",
+    .help = "experimental: w <- (2 S w + N mean) / (2 S + N), S steps late, N ranks, as in DASO",
     .needs = 0,
     .is_merge = true,
     .step = step,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Experimental: no training result in bench/results uses it. */
 /* Rule "clip": an unusually large mean pseudo-gradient is scaled down; pure. */
 #include "rules.h"
 
@@ -10,7 +11,7 @@ static msdu_rule_step step(const msdu__correct_args *args, bool is_prompt)
 
 const msdu__rule msdu__rule_clip = {
     .name = "clip",
-    .help = "d <- d min(1, clip_ratio running norm / |d|): limit a round's step",
+    .help = "experimental: d <- d min(1, clip_ratio running norm / |d|): limit a round's step",
     .needs = MSDU__NEEDS_NORM,
     .is_merge = false,
     .step = step,

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "rules.h"
 #include "simd/vec.h"
 
@@ -151,21 +152,6 @@ static const void *at_const(const void *array, uint64_t start, size_t element_by
     return array == NULL ? NULL : (const unsigned char *)array + start * element_bytes;
 }
 
-static bool is_half(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
-}
-
-static size_t working_bytes(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
-}
-
-static size_t param_bytes(int32_t dtype)
-{
-    return is_half(dtype) ? 2 : working_bytes(dtype);
-}
-
 #define HASH_LANES 4 /* that do not wait for each other */
 
 static uint64_t mix(uint64_t hash, uint64_t word)
@@ -193,13 +179,13 @@ static uint64_t hash_more(uint64_t hash, const void *data, size_t bytes)
 
 static void capture_span(const msdu__arrays *arrays, span s, void *snapshot, msdu__sums *sums)
 {
-    const size_t bytes = working_bytes(arrays->dtype);
+    const size_t bytes = msdu__dtype_working_bytes(arrays->dtype);
     const msdu__vec_real *loops = msdu__vec_get()->real[arrays->dtype == MSDU_FLOAT64];
     const void *anchor = at_const(arrays->anchor, s.start, bytes);
-    const void *param = at_const(arrays->param, s.start, param_bytes(arrays->dtype));
+    const void *param = at_const(arrays->param, s.start, msdu__dtype_bytes(arrays->dtype));
     void *update = at(arrays->update, s.start, bytes);
     float wide[MSDU__CHUNK];
-    if (is_half(arrays->dtype)) {
+    if (msdu__dtype_is_half(arrays->dtype)) {
         msdu__vec_widen(param, arrays->dtype, wide, s.count);
         param = wide;
     }
@@ -267,13 +253,13 @@ static void shape(const msdu_rule_step *s, const chunk *c)
 static void apply_span(const msdu_rules *rules, const msdu__arrays *arrays, span s,
                        msdu__sums *sums)
 {
-    const size_t bytes = working_bytes(arrays->dtype);
+    const size_t bytes = msdu__dtype_working_bytes(arrays->dtype);
     const msdu_rule_step *last = &rules->steps[rules->count - 1];
-    void *param = at(arrays->param, s.start, param_bytes(arrays->dtype));
+    void *param = at(arrays->param, s.start, msdu__dtype_bytes(arrays->dtype));
     float wide[MSDU__CHUNK];
     const chunk c = {
         .loops = msdu__vec_get()->real[arrays->dtype == MSDU_FLOAT64],
-        .param = is_half(arrays->dtype) ? wide : param,
+        .param = msdu__dtype_is_half(arrays->dtype) ? wide : param,
         .anchor = at(arrays->anchor, s.start, bytes),
         .update = at(arrays->update, s.start, bytes),
         .momentum = at(arrays->momentum, s.start, bytes),
@@ -281,7 +267,7 @@ static void apply_span(const msdu_rules *rules, const msdu__arrays *arrays, span
         .count = s.count,
         .bytes = bytes,
     };
-    if (is_half(arrays->dtype) && last->rule != MSDU_RULE_AVERAGE) { /* that only writes w */
+    if (msdu__dtype_is_half(arrays->dtype) && last->rule != MSDU_RULE_AVERAGE) { /* that only writes w */
         msdu__vec_widen(param, arrays->dtype, wide, s.count);
     }
     sums->update_sq += c.loops->sum_sq(c.update, s.count, &sums->has_bad);
@@ -290,7 +276,7 @@ static void apply_span(const msdu_rules *rules, const msdu__arrays *arrays, span
     }
     merge(last, &c);
     sums->weight_sq += c.loops->sum_sq(c.anchor, s.count, &sums->has_bad);
-    if (is_half(arrays->dtype)) {
+    if (msdu__dtype_is_half(arrays->dtype)) {
         msdu__vec_narrow(wide, arrays->dtype, param, s.count);
     }
 }

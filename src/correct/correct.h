@@ -123,23 +123,18 @@ msdu_recursion msdu__recursion_numbers(const msdu__recursion_args *args);
  */
 void msdu__recursion_local(const msdu_recursion *c, const msdu_recursion_state *state,
                            void *gradient, uint64_t count, int32_t dtype, msdu__sums *sums);
-/* First half of a meeting call with tau = 0: advance dl, dv; send <- dl, |dl|^2 added to
+/* First half of a meeting call: advance dl, dv; send <- dl, |dl|^2 added to
  * sums->update_sq. gradient is only read. */
 void msdu__recursion_capture(const msdu_recursion *c, const msdu_recursion_state *state,
                              const void *gradient, void *send, uint64_t count, int32_t dtype,
                              msdu__sums *sums);
 /*
- * tau = 0 (sent is NULL), second half of the same call: mean is the mean of all ranks' dl;
- * T = (dl - mean)/lr, dl <- 0; K from T and r; gradient += K.
- *
- * tau > 0: the meeting call is a plain msdu__recursion_local(), after which state->drift is copied
- * into `sent` and sent. In the call tau calls later, AFTER its msdu__recursion_local(): this
- * function adds what T = (sent - mean)/lr contributes to K, and dl <- dl - sent.
+ * Second half of the same call: mean is the mean of all ranks' dl; T = (dl - mean)/lr, dl <- 0; K
+ * from T and r; gradient += K.
  *
  * lr = 0 moves nothing: the drift is kept for a later meeting, on all ranks alike.
  */
 void msdu__recursion_apply(const msdu_recursion *c, const msdu_recursion_state *state,
-                           const void *mean, const void *sent, void *gradient, uint64_t count,
-                           int32_t dtype);
+                           const void *mean, void *gradient, uint64_t count, int32_t dtype);
 
 #endif

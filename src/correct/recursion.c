@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "base/dtype.h"
 #include "simd/vec.h"
 
 msdu_recursion msdu__recursion_numbers(const msdu__recursion_args *args)
@@ -61,8 +62,7 @@ static piece piece_at(const msdu_recursion_state *state, uint64_t start, uint64_
                       int32_t dtype)
 {
     const bool is_double = dtype == MSDU_FLOAT64;
-    const bool is_half = dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
-    const size_t bytes = is_double ? sizeof(double) : sizeof(float);
+    const size_t bytes = msdu__dtype_working_bytes(dtype);
     return (piece){
         .loops = msdu__vec_get()->real[is_double],
         .drift = offset(state->drift, start * bytes),
@@ -71,7 +71,7 @@ static piece piece_at(const msdu_recursion_state *state, uint64_t start, uint64_
         .start = start,
         .count = count - start < MSDU__CHUNK ? count - start : MSDU__CHUNK,
         .bytes = bytes,
-        .dtype_bytes = is_half ? 2 : bytes,
+        .dtype_bytes = msdu__dtype_bytes(dtype),
         .dtype = dtype,
     };
 }
@@ -133,8 +133,8 @@ void msdu__recursion_capture(const msdu_recursion *c, const msdu_recursion_state
     }
 }
 
-/* tau = 0: all of K, the part that settles r included; dl starts anew. */
-static void meet_now(const msdu_recursion *c, const piece *p, const void *mean, void *g)
+/* All of K, the part that settles r included; dl starts anew. */
+static void meet(const msdu_recursion *c, const piece *p, const void *mean, void *g)
 {
     if (c->lr_inverse == 0.0) {
         p->loops->settle(c, p->trace, g, p->count);
@@ -145,40 +145,17 @@ static void meet_now(const msdu_recursion *c, const piece *p, const void *mean, 
 }
 
 /*
- * tau > 0: the call's local recursion has settled r already, and K is linear in T and r, so what
- * remains is its part in T: a meeting with neither trace to take back nor to carry over.
- */
-static void meet_late(const msdu_recursion *c, const piece *p, const void *mean, const void *sent,
-                      void *g)
-{
-    if (c->lr_inverse == 0.0) {
-        return;
-    }
-    msdu_recursion late = *c;
-    late.of_trace = 0.0;
-    late.momentum = 1.0; /* r = r + f K */
-    p->loops->meet(&late, sent, mean, p->trace, g, p->count);
-    p->loops->subtract(p->drift, sent, p->count);
-}
-
-/*
  * A learning rate of zero cannot move the trainer: T is left out and the drift kept, on all ranks
  * alike, until a later meeting.
  */
 void msdu__recursion_apply(const msdu_recursion *c, const msdu_recursion_state *state,
-                           const void *mean, const void *sent, void *gradient, uint64_t count,
-                           int32_t dtype)
+                           const void *mean, void *gradient, uint64_t count, int32_t dtype)
 {
     float wide[MSDU__CHUNK];
     for (uint64_t start = 0; start < count; start += MSDU__CHUNK) {
         const piece p = piece_at(state, start, count, dtype);
         void *g = borrow(&p, gradient, wide);
-        const void *m = offset_const(mean, start * p.bytes);
-        if (sent == NULL) {
-            meet_now(c, &p, m, g);
-        } else {
-            meet_late(c, &p, m, offset_const(sent, start * p.bytes), g);
-        }
+        meet(c, &p, offset_const(mean, start * p.bytes), g);
         give_back(&p, wide, gradient);
     }
 }

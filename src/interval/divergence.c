@@ -327,9 +327,7 @@ static option choose(const model *m, msdu__interval_state *state, const char **w
     const option *better = NULL;
 
     if (is_warm_up(m)) {
-        option single = choose_wire(m, state, &best, why);
-        int wire = m->drift.args->warmup_wire;
-        return wire < 0 ? single : evaluate(m, &(msdu__choice){.interval = 1, .wire = wire});
+        return choose_wire(m, state, &best, why);
     }
     if (!msdu__drift_is_known(&m->drift)) {
         return choose_unmeasured(m, state, why);

@@ -51,9 +51,6 @@ double msdu__interval_percent(double share)
 
 int msdu__interval_first_wire(const msdu__interval_args *args)
 {
-    if (args->warmup_wire >= 0 && args->warmup_steps > 0) {
-        return args->warmup_wire;
-    }
     return args->fixed_wire >= 0 ? args->fixed_wire : args->widest_wire;
 }
 

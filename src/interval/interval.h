@@ -42,7 +42,6 @@ typedef struct msdu__interval_args {
     uint32_t plateau_patience;
     double plateau_threshold;
     int fixed_wire;     /* index, or -1: the policy chooses (auto) */
-    int warmup_wire;    /* index, or -1: none of its own in the first warmup_steps */
     int widest_wire;    /* index of float32 */
     bool can_go_local;  /* false: no parameter pointers, h stays 1 (only the wire narrows) */
     uint32_t delay_min; /* tau, steps the mean of a local round comes late: a policy may */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Experimental: no training result in bench/results uses it. */
 /*
  * Policy plateau: halve h whenever the loss has become stable, start again once h = 1 is stable, as
  * DASO does (arXiv 2104.05588), by rounds instead of epochs and on a smoothed loss. Pure.
@@ -78,6 +79,7 @@ static void decide(const msdu__interval_args *args, const msdu__round_stats *sta
 
 const msdu__policy msdu__policy_plateau = {
     .name = "plateau",
-    .help = "from interval_steps, halved whenever the loss is stable, then from the start",
+    .help = "experimental: from interval_steps, halved whenever the loss is stable, then from the "
+            "start",
     .decide = decide,
 };

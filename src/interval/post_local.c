@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Experimental: no training result in bench/results uses it. */
 /* Policy post_local: plain training first, local steps from a given step on (arXiv 1808.07217).
  * Pure. */
 #include <stdio.h>
@@ -24,6 +25,6 @@ static void decide(const msdu__interval_args *args, const msdu__round_stats *sta
 
 const msdu__policy msdu__policy_post_local = {
     .name = "post_local",
-    .help = "1 until switch_step, then interval_steps",
+    .help = "experimental: 1 until switch_step, then interval_steps",
     .decide = decide,
 };

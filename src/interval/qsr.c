@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Experimental: no training result in bench/results uses it. */
 /* Policy qsr: the quadratic synchronization rule, h = (alpha / lr)^2 (arXiv 2310.14423). Pure. */
 #include <math.h>
 #include <stdio.h>
@@ -42,6 +43,7 @@ static void decide(const msdu__interval_args *args, const msdu__round_stats *sta
 
 const msdu__policy msdu__policy_qsr = {
     .name = "qsr",
-    .help = "max(interval_steps, (qsr_alpha / lr)^2): longer as the learning rate falls",
+    .help =
+        "experimental: max(interval_steps, (qsr_alpha / lr)^2): longer as the learning rate falls",
     .decide = decide,
 };

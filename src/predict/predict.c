@@ -95,7 +95,7 @@ static msdu__whatif_load load_of(const msdu__whatif_model *m, const msdu__slice 
     uint64_t blocks = (slice->count + MSDU__WHATIF_BLOCK - 1) / MSDU__WHATIF_BLOCK;
     uint64_t share = (blocks + ranks - 1) / ranks * MSDU__WHATIF_BLOCK;
     return (msdu__whatif_load){
-        .bytes = (double)slice->count * (slice->dtype == MSDU_FLOAT64 ? 8 : 4),
+        .bytes = (double)slice->count * msdu__dtype_working_bytes(slice->dtype),
         .wire_bytes = (double)msdu__wire_bytes(wire, slice->count, MSDU__WHATIF_BLOCK),
         .share_bytes = (double)msdu__wire_bytes(wire, share < slice->count ? share : slice->count,
                                                 MSDU__WHATIF_BLOCK),
@@ -231,7 +231,7 @@ static bool renew(msdu__whatif_model *m)
             .priority = m->slicing.slices[i].priority,
         };
     }
-    uint64_t present = msdu__plan_cost(m->items, count, m->job.window, m->order);
+    uint64_t present = msdu__plan_cost(m->items, count, m->order);
     uint64_t best = msdu__plan_simulate(m->items, count, m->job.window, m->next_order, m->marks);
     if (m->job.commits_slices) {
         present = msdu__plan_need(m->items, count, m->order, m->ends);

@@ -59,12 +59,6 @@ typedef struct msdu__vec_split {
     double count; /* of such elements */
 } msdu__vec_split;
 
-/* Levels of a format: +-inner, and beyond it every `step`. */
-typedef struct msdu__vec_steps {
-    float inner;
-    float step;
-} msdu__vec_steps;
-
 /*
  * Loops of the wire formats; byte arrays need no alignment. Codes of 4 and 2 bits are packed in
  * groups of 32 and 64 elements, 16 bytes each: byte j of a group holds elements j, j + 16, ...
@@ -81,10 +75,6 @@ typedef struct msdu__vec_wire {
     float (*absmax)(const float *x, uint64_t count);   /* NaN is passed over */
     double (*abssum)(const float *x, uint64_t count);
     msdu__vec_split (*split)(const float *x, float threshold, uint64_t count);
-    /* out = x with noise of at most half a step, so that rounding to the nearest level is
-     * stochastic. The noise is that of elements first, first + 1, ... of the key. */
-    void (*dither)(const float *x, msdu__vec_steps steps, uint32_t key, uint32_t first, float *out,
-                   uint64_t count);
     /* Codes round(x * inverse), half to even, within +-127 or +-7, stored with an offset of 128 or
      * 8. NaN becomes the lowest code. */
     void (*encode8)(const float *x, float inverse, void *codes, uint64_t count);

@@ -6,6 +6,8 @@
 
 #include <msdu/msdu.h>
 
+#include "base/dtype.h"
+
 extern const msdu__vec msdu__vec_base;
 
 #define WIDE_COUNT 1024 /* elements widened at a time: 4 KiB of stack */
@@ -109,15 +111,10 @@ void msdu__vec_narrow(const float *in, int32_t dtype, void *out, uint64_t count)
     }
 }
 
-static bool is_half(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
-}
-
 void msdu__vec_scale(void *x, int32_t dtype, double factor, uint64_t count)
 {
     const msdu__vec *vec = msdu__vec_get();
-    if (!is_half(dtype)) {
+    if (!msdu__dtype_is_half(dtype)) {
         vec->real[dtype == MSDU_FLOAT64]->scale(x, factor, count);
         return;
     }
@@ -134,7 +131,7 @@ void msdu__vec_scale(void *x, int32_t dtype, double factor, uint64_t count)
 double msdu__vec_sum_sq(const void *x, int32_t dtype, uint64_t count, bool *has_bad_out)
 {
     const msdu__vec *vec = msdu__vec_get();
-    if (!is_half(dtype)) {
+    if (!msdu__dtype_is_half(dtype)) {
         return vec->real[dtype == MSDU_FLOAT64]->sum_sq(x, count, has_bad_out);
     }
     float wide[WIDE_COUNT];

@@ -111,14 +111,12 @@ uint64_t msdu__plan_simulate(const msdu__plan_item *items, uint32_t count, uint3
     return end;
 }
 
-uint64_t msdu__plan_cost(const msdu__plan_item *items, uint32_t count, uint32_t window,
-                         const uint32_t *order)
+uint64_t msdu__plan_cost(const msdu__plan_item *items, uint32_t count, const uint32_t *order)
 {
     uint64_t end = 0;
 
     /* A place is always free before the link is: with slices served in the order of their start
      * the window delays the choice of a slice, never its service. */
-    (void)window;
     for (uint32_t p = 0; p < count; p++) {
         end = serve(end, &items[order[p]]);
     }

@@ -29,8 +29,7 @@ uint64_t msdu__plan_simulate(const msdu__plan_item *items, uint32_t count, uint3
                              uint32_t *order_out, uint32_t *scratch);
 
 /* End of a given order on the same model: what a plan would cost, for renewal and `msdu plan`. */
-uint64_t msdu__plan_cost(const msdu__plan_item *items, uint32_t count, uint32_t window,
-                         const uint32_t *order);
+uint64_t msdu__plan_cost(const msdu__plan_item *items, uint32_t count, const uint32_t *order);
 
 /*
  * When the next forward pass has what it needs, under a given order: the mean over slices of the

@@ -6,24 +6,9 @@
 
 #include <msdu/msdu.h>
 
+#include "base/dtype.h"
+
 #define ARENA_ALIGN 64 /* a cache line: slices never share one */
-
-static uint64_t element_bytes(int32_t dtype)
-{
-    switch (dtype) {
-    case MSDU_FLOAT64:
-        return 8;
-    case MSDU_FLOAT32:
-        return 4;
-    default:
-        return 2;
-    }
-}
-
-static uint64_t working_bytes(int32_t dtype)
-{
-    return dtype == MSDU_FLOAT64 ? 8 : 4;
-}
 
 static uint64_t divide_up(uint64_t value, uint64_t by)
 {
@@ -39,7 +24,7 @@ static uint64_t alignment(const msdu__slicer_args *args)
 static uint64_t slice_elements(const msdu__slicer_args *args, int32_t dtype)
 {
     uint64_t align = alignment(args);
-    uint64_t count = args->slice_bytes / element_bytes(dtype) / align * align;
+    uint64_t count = args->slice_bytes / msdu__dtype_bytes(dtype) / align * align;
 
     return count > 0 ? count : align;
 }
@@ -49,13 +34,13 @@ static uint64_t fused_elements(const msdu__slicer_args *args, int32_t dtype)
 {
     uint64_t bytes = args->fuse_bytes < args->slice_bytes ? args->fuse_bytes : args->slice_bytes;
 
-    return bytes / element_bytes(dtype);
+    return bytes / msdu__dtype_bytes(dtype);
 }
 
 static bool is_small(const msdu__slicer_args *args, const msdu__slicer_tensor *tensor)
 {
     return tensor->count <= fused_elements(args, tensor->dtype) &&
-           tensor->count * element_bytes(tensor->dtype) < args->fuse_bytes;
+           tensor->count * msdu__dtype_bytes(tensor->dtype) < args->fuse_bytes;
 }
 
 bool msdu__slicer_bounds(const msdu__slicer_args *args, const msdu__slicer_tensor *tensors,
@@ -86,20 +71,30 @@ static bool comes_before(const msdu__slicer_tensor *tensors, uint32_t x, uint32_
     return x > y;
 }
 
-/* Tensor numbers in backward order. Trainers add tensors in forward order, so that walking them
- * from the last makes an insertion sort linear. */
+/* Tensor numbers in backward order, by Shell's sort: in place, and quick where trainers add tensors
+ * in forward order or in its reverse. The order is total, so it has one result. */
 static void sort_backward(const msdu__slicer_tensor *tensors, uint32_t tensor_count,
                           msdu__segment *list)
 {
-    for (uint32_t i = 0; i < tensor_count; i++) {
-        uint32_t tensor = tensor_count - 1 - i;
-        uint32_t at = i;
+    uint32_t gap = 1;
 
-        while (at > 0 && comes_before(tensors, tensor, list[at - 1].tensor)) {
-            list[at].tensor = list[at - 1].tensor;
-            at--;
+    for (uint32_t i = 0; i < tensor_count; i++) {
+        list[i].tensor = tensor_count - 1 - i;
+    }
+    while (gap < tensor_count / 3) {
+        gap = 3 * gap + 1;
+    }
+    for (; gap > 0; gap /= 3) {
+        for (uint32_t i = gap; i < tensor_count; i++) {
+            uint32_t tensor = list[i].tensor;
+            uint32_t at = i;
+
+            while (at >= gap && comes_before(tensors, tensor, list[at - gap].tensor)) {
+                list[at].tensor = list[at - gap].tensor;
+                at -= gap;
+            }
+            list[at].tensor = tensor;
         }
-        list[at].tensor = tensor;
     }
 }
 
@@ -165,7 +160,7 @@ static msdu__slice *fuse_small(const msdu__slicer_args *args, const msdu__slicer
 
 static uint64_t slice_size(const msdu__slice *slice)
 {
-    return slice->count * element_bytes(slice->dtype);
+    return slice->count * msdu__dtype_bytes(slice->dtype);
 }
 
 /* The lightest fragment that has no slice of this row yet; loads lie in slices[].arena. */
@@ -236,7 +231,7 @@ static void lay_out_arena(msdu__slicing *out)
     out->arena_bytes = 0;
     for (uint32_t i = 0; i < out->slice_count; i++) {
         msdu__slice *slice = &out->slices[i];
-        uint64_t bytes = slice->count * working_bytes(slice->dtype);
+        uint64_t bytes = slice->count * msdu__dtype_working_bytes(slice->dtype);
 
         slice->arena = out->arena_bytes;
         out->arena_bytes += divide_up(bytes, ARENA_ALIGN) * ARENA_ALIGN;

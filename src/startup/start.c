@@ -136,8 +136,7 @@ static void place_run(msdu__engine *e, uint32_t slice, const arenas *a)
 {
     const msdu__slice *cut = &e->model->slicing.slices[slice];
     msdu__run *run = &e->runs[slice];
-    bool is_half = cut->dtype == MSDU_FLOAT16 || cut->dtype == MSDU_BFLOAT16;
-    run->is_staged = cut->segments > 1 || is_half;
+    run->is_staged = cut->segments > 1 || msdu__dtype_is_half(cut->dtype);
     run->is_state = slice >= e->model->slice_bound;
     run->scale = 1;
     run->buf = in_arena(a->buf, cut);
@@ -314,7 +313,7 @@ static uint64_t round_bytes(const msdu__engine *e, int wire)
         const msdu__slice *cut = &e->model->slicing.slices[slice];
         int format = msdu__wire_of(cut->dtype, wire);
         bool is_narrow = format != MSDU__WIRE_FLOAT32;
-        uint64_t width = cut->dtype == MSDU_FLOAT64 ? 8 : 4;
+        uint64_t width = msdu__dtype_working_bytes(cut->dtype);
         bytes += is_narrow
                      ? msdu__exchange_sent(msdu__wire_at(format), e->runs[slice].share_count,
                                            (uint32_t)e->job->settings.wire_block, e->job->ranks)

@@ -15,11 +15,6 @@ float msdu__block_scale(uint16_t header)
     return scale;
 }
 
-msdu__vec_steps msdu__block_steps(uint16_t header)
-{
-    return (msdu__vec_steps){.inner = 0.0F, .step = msdu__block_scale(header)};
-}
-
 void msdu__block_narrow(const msdu__vec *vec, float largest,
                         void (*narrow)(const float *in, void *out, uint64_t count), const float *x,
                         void *codes, uint64_t count)

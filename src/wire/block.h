@@ -30,8 +30,6 @@ typedef struct msdu__codec {
      * because its blocks cannot be decoded in pieces. */
     void (*add)(const msdu__vec *vec, uint16_t header, const void *codes, float *sum,
                 uint64_t count, float sign);
-    /* NULL, or what stochastic rounding needs to know of the levels. */
-    msdu__vec_steps (*steps)(uint16_t header);
 } msdu__codec;
 
 /*
@@ -40,8 +38,6 @@ typedef struct msdu__codec {
  */
 uint16_t msdu__block_scale_fit(float absmax, float levels);
 float msdu__block_scale(uint16_t header);
-/* Levels of a uniform format: all steps are the scale. */
-msdu__vec_steps msdu__block_steps(uint16_t header);
 
 /* The 16-bit formats: what is beyond the largest value is cut, so that nothing finite becomes
  * infinite; infinity stays. */

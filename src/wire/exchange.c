@@ -61,8 +61,7 @@ double msdu__exchange_encode(const msdu_exchange *x, uint64_t count, const float
     for (int32_t j = 0; j < x->ranks; j++) {
         const uint64_t share = share_at(start, count, x->block, x->ranks, j);
         float *lost = residual != NULL ? residual + start : NULL;
-        energy += msdu__wire_encode(wire, value + start, lost, share, x->block,
-                                    (msdu__noise){x->key, (uint32_t)start}, out);
+        energy += msdu__wire_encode(wire, value + start, lost, share, x->block, out);
         out += msdu__wire_bytes(wire, share, x->block);
         start += share;
     }
@@ -96,8 +95,7 @@ double msdu__exchange_reduce(const msdu_exchange *x, uint64_t count, const void 
         float *lost = owner_residual != NULL ? owner_residual + start : NULL;
         sum_piece(x, (const unsigned char *)received + at, stride, n, sum + start);
         energy +=
-            msdu__wire_encode(wire, sum + start, lost, n, x->block,
-                              (msdu__noise){x->key, (uint32_t)start}, (unsigned char *)out + at);
+            msdu__wire_encode(wire, sum + start, lost, n, x->block, (unsigned char *)out + at);
     }
     return energy;
 }

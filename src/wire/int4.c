@@ -28,8 +28,7 @@ static void dequantize(const msdu__vec *vec, uint16_t header, const void *codes,
     vec->wire->decode4(codes, msdu__block_scale(header), value, count);
 }
 
-static const msdu__codec codec = {
-    .bits = 4, .fit = fit, .encode = quantize, .decode = dequantize, .steps = msdu__block_steps};
+static const msdu__codec codec = {.bits = 4, .fit = fit, .encode = quantize, .decode = dequantize};
 
 const msdu__wire msdu__wire_int4 = {
     .name = "int4",

@@ -92,14 +92,7 @@ static void dequantize(const msdu__vec *vec, uint16_t header, const void *codes,
     vec->wire->decode2(codes, l.inner, l.outer, value, count);
 }
 
-static msdu__vec_steps steps(uint16_t header)
-{
-    const levels l = unpack(header);
-    return (msdu__vec_steps){.inner = l.inner, .step = l.outer - l.inner};
-}
-
-static const msdu__codec codec = {
-    .bits = 2, .fit = fit, .encode = quantize, .decode = dequantize, .steps = steps};
+static const msdu__codec codec = {.bits = 2, .fit = fit, .encode = quantize, .decode = dequantize};
 
 const msdu__wire msdu__wire_ternary = {
     .name = "ternary",

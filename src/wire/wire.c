@@ -8,6 +8,7 @@
 
 #include <msdu/msdu.h>
 
+#include "base/dtype.h"
 #include "block.h"
 
 static const msdu__wire *const wires[MSDU__WIRE_COUNT] = {
@@ -35,21 +36,13 @@ int msdu__wire_find(const char *name)
 int msdu__wire_of(int32_t dtype, int wire)
 {
     const msdu__wire *format = msdu__wire_at(wire);
-    bool is_half = dtype == MSDU_FLOAT16 || dtype == MSDU_BFLOAT16;
     if (dtype == MSDU_FLOAT64) {
         return MSDU__WIRE_FLOAT32;
     }
-    if (is_half && (format == NULL || !format->has_feedback)) {
+    if (msdu__dtype_is_half(dtype) && (format == NULL || !format->has_feedback)) {
         return dtype == MSDU_FLOAT16 ? MSDU__WIRE_FLOAT16 : MSDU__WIRE_BFLOAT16;
     }
     return wire;
-}
-
-double msdu__wire_residual(const msdu__wire *wire, bool is_stochastic)
-{
-    /* a step's square is 1/12 of uniform errors within half a step, 1/6 where either level is taken
-     */
-    return wire->residual_ratio * (is_stochastic && wire->codec->steps != NULL ? 2.0 : 1.0);
 }
 
 /* --- blocks --- */
@@ -103,19 +96,6 @@ static void subtract_decoded(const walk *w, uint16_t header, const unsigned char
     }
 }
 
-/* Codes of x with noise: rounding to the nearest level is then stochastic. */
-static void encode_dithered(const walk *w, uint16_t header, const float *x, msdu__noise noise,
-                            unsigned char *codes, uint64_t count)
-{
-    float moved[PIECE];
-    const msdu__vec_steps steps = w->codec->steps(header);
-    for (uint64_t done = 0; done < count; done += PIECE) {
-        const uint64_t n = minimum(count - done, PIECE);
-        w->vec->wire->dither(x + done, steps, noise.key, noise.first + (uint32_t)done, moved, n);
-        w->codec->encode(w->vec, header, moved, codes + code_bytes(w->codec, done), n);
-    }
-}
-
 /* A block with a NaN or infinity: its bytes are those of any other. */
 static void encode_bad(float *residual, uint64_t count, unsigned char *out, uint64_t bytes)
 {
@@ -129,7 +109,7 @@ static void encode_bad(float *residual, uint64_t count, unsigned char *out, uint
 
 /* Header and codes of one block; returns their bytes. */
 static uint64_t encode_block(const walk *w, const float *value, float *residual, uint64_t count,
-                             msdu__noise noise, unsigned char *out)
+                             unsigned char *out)
 {
     const msdu__codec *codec = w->codec;
     const uint64_t bytes = header_bytes(codec) + code_bytes(codec, count);
@@ -146,11 +126,7 @@ static uint64_t encode_block(const walk *w, const float *value, float *residual,
     const uint16_t header = codec->fit != NULL ? codec->fit(w->vec, x, count) : 0;
     unsigned char *codes = out + header_bytes(codec);
     memcpy(out, &header, header_bytes(codec));
-    if (noise.key != 0 && codec->steps != NULL) {
-        encode_dithered(w, header, x, noise, codes, count);
-    } else {
-        codec->encode(w->vec, header, x, codes, count);
-    }
+    codec->encode(w->vec, header, x, codes, count);
     if (residual != NULL) {
         subtract_decoded(w, header, codes, residual, count);
     }
@@ -158,7 +134,7 @@ static uint64_t encode_block(const walk *w, const float *value, float *residual,
 }
 
 double msdu__wire_encode(const msdu__wire *wire, const float *value, float *residual,
-                         uint64_t count, uint32_t block, msdu__noise noise, void *out)
+                         uint64_t count, uint32_t block, void *out)
 {
     const walk w = {wire->codec, msdu__vec_get()};
     unsigned char *bytes = out;
@@ -168,8 +144,7 @@ double msdu__wire_encode(const msdu__wire *wire, const float *value, float *resi
     for (uint64_t done = 0; done < count; done += block) {
         const uint64_t n = minimum(count - done, block);
         float *lost = residual != NULL ? residual + done : NULL;
-        bytes += encode_block(&w, value + done, lost, n, noise, bytes);
-        noise.first += (uint32_t)n;
+        bytes += encode_block(&w, value + done, lost, n, bytes);
         /* several blocks at a time: adding up its partial sums costs as much as summing a block */
         if (lost != NULL && (done + n - summed >= SUMMED || done + n == count)) {
             energy += w.vec->real[0]->sum_sq(residual + summed, done + n - summed, &has_bad);

@@ -7,11 +7,6 @@
  * owner, the owner adds the decoded contributions in float32 in rank order, encodes the result
  * once, and all decode the same bytes. Error feedback: residual is added before encoding and
  * receives what the encoding lost.
- *
- * Stochastic rounding: a value between two levels becomes either, with the chance that makes the
- * mean of what is decoded the value itself. The noise follows from a key and the element's number
- * alone, so a run can be repeated, and devices give the same codes. The residual's energy is twice
- * that of rounding to the nearest.
  */
 #ifndef MSDU_WIRE_H
 #define MSDU_WIRE_H
@@ -52,17 +47,8 @@ int msdu__wire_find(const char *name);
  * tensors keep theirs unless the round's is narrower, float64 has none narrower. */
 int msdu__wire_of(int32_t dtype, int wire);
 
-/* residual_ratio with this rounding. */
-double msdu__wire_residual(const msdu__wire *wire, bool is_stochastic);
-
 /* Bytes of count elements in blocks of block. Exact, and at least 1 if count > 0. */
 uint64_t msdu__wire_bytes(const msdu__wire *wire, uint64_t count, uint32_t block);
-/* Noise for stochastic rounding; key 0: none, so that values are rounded to the nearest level. */
-typedef struct msdu__noise {
-    uint32_t key;
-    uint32_t first; /* number of the first element among those that share the key */
-} msdu__noise;
-
 /*
  * Encode value (+ residual if not NULL). residual is replaced by what was lost. value and residual
  * do not overlap; both hold count elements. Returns the energy (sum of squares) of the new
@@ -71,7 +57,7 @@ typedef struct msdu__noise {
  * decodes as finite on one rank does on all, and nothing that is not finite is ever held back.
  */
 double msdu__wire_encode(const msdu__wire *wire, const float *value, float *residual,
-                         uint64_t count, uint32_t block, msdu__noise noise, void *out);
+                         uint64_t count, uint32_t block, void *out);
 /* sum += decoded */
 void msdu__wire_decode_add(const msdu__wire *wire, const void *in, uint64_t count, uint32_t block,
                            float *sum);

@@ -267,10 +267,7 @@ static void reduce_halves(const trainer *t, int l)
 }
 
 #if defined(OPEN_MPI) && OPEN_MPI && MPI_VERSION < 4
-#define PREPARE(is_counted, ...) MPIX_Allreduce_init(__VA_ARGS__)
-#else
-#define PREPARE(is_counted, ...)                                                                   \
-    ((is_counted) ? MPI_Allreduce_init_c(__VA_ARGS__) : MPI_Allreduce_init(__VA_ARGS__))
+#define MPI_Allreduce_init MPIX_Allreduce_init
 #endif
 
 static void reduce_persistently(trainer *t)
@@ -278,17 +275,10 @@ static void reduce_persistently(trainer *t)
     MPI_Datatype type = t->is_double ? MPI_DOUBLE : MPI_FLOAT;
     for (; t->prepared < t->layers; t->prepared++) {
         int l = t->prepared;
-        PREPARE(t->is_counted, MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm,
-                MPI_INFO_NULL, &t->prepared_requests[l]);
+        MPI_Allreduce_init(MPI_IN_PLACE, t->gradient[l], t->count[l], type, MPI_SUM, t->comm,
+                           MPI_INFO_NULL, &t->prepared_requests[l]);
     }
-    MPI_Start(&t->prepared_requests[0]);
-    if (t->is_reordering && t->is_changed) {
-        for (int l = t->layers - 1; l > 0; l--) {
-            MPI_Start(&t->prepared_requests[l]);
-        }
-    } else {
-        MPI_Startall(t->layers - 1, &t->prepared_requests[1]);
-    }
+    MPI_Startall(t->layers, t->prepared_requests);
     wait_for_all(t, t->prepared_requests);
 }
 

@@ -472,8 +472,7 @@ int main(void)
         return 77;
     }
     Suite *suite = suite_create("backend");
-    TCase *data = tcase_create("data");
-    tcase_set_timeout(data, 120);
+    TCase *data = suite_case(suite, "data", 120, NULL, NULL);
     tcase_add_loop_test(data, allreduce_sums_all_counts_with_equal_bits, 1, 6);
     tcase_add_loop_test(data, alltoall_allgather_broadcast_move_ragged_shares, 1, 6);
     tcase_add_test(data, many_operations_over_lanes_in_any_start_order);
@@ -481,7 +480,6 @@ int main(void)
     tcase_add_test(data, notify_tells_that_an_operation_ended);
     tcase_add_test(data, more_operations_than_agreed_are_refused);
     tcase_add_test(data, invalid_operations_are_refused_and_harm_nothing);
-    suite_add_tcase(suite, data);
     suite_add_tcase(suite, backend_faults());
     return suite_run(suite);
 }

@@ -163,7 +163,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("registry");
-    TCase *find = tcase_create("find");
+    TCase *find = suite_case(suite, "find", 0, NULL, NULL);
     /* First, with the environment as it was given. */
     tcase_add_test(find, module_is_loaded_once);
     tcase_add_test(find, local_is_built_in);
@@ -174,6 +174,5 @@ int main(void)
     tcase_add_test(find, module_path_is_sought_in_its_order);
     tcase_add_test(find, mpi_is_that_of_the_launcher);
     tcase_add_test(find, library_without_the_symbol_is_unsupported);
-    suite_add_tcase(suite, find);
     return suite_run(suite);
 }

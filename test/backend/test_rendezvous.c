@@ -417,15 +417,17 @@ END_TEST
 static const struct {
     const char *url;
     const char *cause;
+    msdu_status status;
 } bad_urls[] = {
-    {NULL, "no rendezvous: set MSDU_RENDEZVOUS"},
-    {"", "no rendezvous"},
-    {"http://127.0.0.1:80", "is not tcp://HOST:PORT"},
-    {"tcp://127.0.0.1", "is not tcp://HOST:PORT"},
-    {"tcp://127.0.0.1:99999", "is not tcp://HOST:PORT"},
-    {"tcp://:80", "is not tcp://HOST:PORT"},
-    {"redis://host:port", "is not tcp://HOST:PORT"},
-    {"file://relative/folder", "is not tcp://HOST:PORT"},
+    {NULL, "no rendezvous: set MSDU_RENDEZVOUS", MSDU_ERR_INVALID},
+    {"", "no rendezvous", MSDU_ERR_INVALID},
+    {"http://127.0.0.1:80", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
+    {"tcp://127.0.0.1", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
+    {"tcp://127.0.0.1:99999", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
+    {"tcp://:80", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
+    {"redis://host:port", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
+    {"file://relative/folder", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
+    {"file:///nonesuch/folder", "No such file or directory", MSDU_ERR_IO},
 };
 
 START_TEST(bad_rendezvous_is_an_error_with_advice)
@@ -433,17 +435,7 @@ START_TEST(bad_rendezvous_is_an_error_with_advice)
     struct job job;
     job_make(&job, 2);
     job.members[0].host.rendezvous = bad_urls[_i].url;
-    member_refused(&job.members[0], MSDU_ERR_INVALID, bad_urls[_i].cause);
-    ck_assert_int_eq(rmdir(job.folder), 0);
-}
-END_TEST
-
-START_TEST(folder_that_does_not_exist_is_an_error_of_rank_0)
-{
-    struct job job;
-    job_make(&job, 2);
-    job.members[0].host.rendezvous = "file:///nonesuch/folder";
-    member_refused(&job.members[0], MSDU_ERR_IO, "No such file or directory");
+    member_refused(&job.members[0], bad_urls[_i].status, bad_urls[_i].cause);
     ck_assert_int_eq(rmdir(job.folder), 0);
 }
 END_TEST
@@ -470,7 +462,6 @@ static void add_admission(Suite *suite)
     tcase_add_test(admission, notice_is_for_its_user_only);
     tcase_add_loop_test(admission, bad_rendezvous_is_an_error_with_advice, 0,
                         (int)(sizeof(bad_urls) / sizeof(bad_urls[0])));
-    tcase_add_test(admission, folder_that_does_not_exist_is_an_error_of_rank_0);
 }
 
 int main(void)

@@ -112,14 +112,6 @@ START_TEST(killed_in_a_parameter_round_leaves_parameters_whole)
 }
 END_TEST
 
-START_TEST(killed_first_rank_is_named_too)
-{
-    job *j = new_job("parameter", "blocking");
-    kill_rank(j, 0, MEETING, "parameter");
-    job_free(j);
-}
-END_TEST
-
 START_TEST(killed_in_a_gradient_round_leaves_parameters_whole)
 {
     job *j = new_job("gradient", "backward");
@@ -131,40 +123,28 @@ START_TEST(killed_in_a_gradient_round_leaves_parameters_whole)
 }
 END_TEST
 
-START_TEST(killed_in_an_accumulated_round_leaves_parameters_whole)
-{
-    job *j = new_job("accumulated", "backward");
-    kill_rank(j, 1, MEETING, "gradient");
-    job_free(j);
-}
-END_TEST
-
-START_TEST(killed_in_a_delayed_round_leaves_parameters_whole)
-{
-    job *j = new_job("parameter", "delayed");
-    job_set(j, JOB_ALL, "MSDU_DELAY_STEPS=2");
-    kill_rank(j, 1, MEETING_LATE, "parameter");
-    job_free(j);
-}
-END_TEST
-
-START_TEST(killed_in_a_streamed_round_leaves_parameters_whole)
-{
-    job *j = new_job("parameter", "streamed");
+static const struct {
+    const char *domain, *overlap;
+    const char *settings[2];
+    int lost, at;
+    const char *what;
+} kills[] = {
+    {"parameter", "blocking", {NULL, NULL}, 0, MEETING, "parameter"}, /* the first rank, too */
+    {"accumulated", "backward", {NULL, NULL}, 1, MEETING, "gradient"},
+    {"parameter", "delayed", {"MSDU_DELAY_STEPS=2", NULL}, 1, MEETING_LATE, "parameter"},
     /* fragments meet after steps 0 and 1, 2 and 3, 10 and 11, and are applied a step later: none is
      * applied while the first one of the last two fails */
-    job_set(j, JOB_ALL, "MSDU_FRAGMENTS=2");
-    job_set(j, JOB_ALL, "MSDU_INTERVAL_STEPS=8");
-    kill_rank(j, 1, 10, "parameter");
-    job_free(j);
-}
-END_TEST
+    {"parameter", "streamed", {"MSDU_FRAGMENTS=2", "MSDU_INTERVAL_STEPS=8"}, 1, 10, "parameter"},
+    {"parameter", "backward", {"MSDU_WIRE=int4", NULL}, 2, MEETING, "parameter"},
+};
 
-START_TEST(killed_in_a_narrow_round_leaves_parameters_whole)
+START_TEST(killed_in_any_other_round_leaves_parameters_whole)
 {
-    job *j = new_job("parameter", "backward");
-    job_set(j, JOB_ALL, "MSDU_WIRE=int4");
-    kill_rank(j, 2, MEETING, "parameter");
+    job *j = new_job(kills[_i].domain, kills[_i].overlap);
+    for (int i = 0; i < 2 && kills[_i].settings[i] != NULL; i++) {
+        job_set(j, JOB_ALL, "%s", kills[_i].settings[i]);
+    }
+    kill_rank(j, kills[_i].lost, kills[_i].at, kills[_i].what);
     job_free(j);
 }
 END_TEST
@@ -365,12 +345,9 @@ int main(void)
     Suite *suite = suite_create("faults");
     TCase *lost = suite_case(suite, "lost", 60, NULL, job_free_all);
     tcase_add_test(lost, killed_in_a_parameter_round_leaves_parameters_whole);
-    tcase_add_test(lost, killed_first_rank_is_named_too);
     tcase_add_test(lost, killed_in_a_gradient_round_leaves_parameters_whole);
-    tcase_add_test(lost, killed_in_an_accumulated_round_leaves_parameters_whole);
-    tcase_add_test(lost, killed_in_a_delayed_round_leaves_parameters_whole);
-    tcase_add_test(lost, killed_in_a_streamed_round_leaves_parameters_whole);
-    tcase_add_test(lost, killed_in_a_narrow_round_leaves_parameters_whole);
+    tcase_add_loop_test(lost, killed_in_any_other_round_leaves_parameters_whole, 0,
+                        (int)(sizeof(kills) / sizeof(kills[0])));
     tcase_add_loop_test(lost, killed_at_any_time_leaves_parameters_whole, 0, KILLS);
     tcase_add_test(lost, early_exit_is_a_lost_rank);
     tcase_add_test(lost, destroy_in_the_middle_is_a_lost_rank);

@@ -296,30 +296,14 @@ static void recorder_abort(msdu_comm *comm, msdu_status status, const char *why)
     msdu__backend_local.abort(recorder_of(comm)->inner, status, why);
 }
 
-const msdu_backend fake_recorder = {
-    .size = sizeof(msdu_backend),
-    .name = "recorder",
-    .version = "1",
-    .open = recorder_open,
-    .close = recorder_close,
-    .start = recorder_start,
-    .test = recorder_test,
-    .wait = recorder_wait,
-    .abort = recorder_abort,
-};
-
-const msdu_backend fake_recorder_single = {
-    .size = sizeof(msdu_backend),
-    .name = "recorder",
-    .version = "1",
-    .caps = MSDU_CAP_SINGLE_ORDER,
-    .open = recorder_open,
-    .close = recorder_close,
-    .start = recorder_start,
-    .test = recorder_test,
-    .wait = recorder_wait,
-    .abort = recorder_abort,
-};
+#define RECORDER(flags)                                                                            \
+    {                                                                                              \
+        .size = sizeof(msdu_backend), .name = "recorder", .version = "1", .caps = (flags),         \
+        .open = recorder_open, .close = recorder_close, .start = recorder_start,                   \
+        .test = recorder_test, .wait = recorder_wait, .abort = recorder_abort                      \
+    }
+const msdu_backend fake_recorder = RECORDER(0);
+const msdu_backend fake_recorder_single = RECORDER(MSDU_CAP_SINGLE_ORDER);
 
 uint64_t fake_recorder_order(const msdu_comm *comm)
 {

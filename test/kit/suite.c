@@ -83,7 +83,9 @@ int suite_run(Suite *suite)
 TCase *suite_case(Suite *suite, const char *name, double limit_s, SFun before, SFun after)
 {
     TCase *cases = tcase_create(name);
-    tcase_set_timeout(cases, limit_s);
+    if (limit_s > 0) {
+        tcase_set_timeout(cases, limit_s);
+    }
     tcase_add_checked_fixture(cases, before, after);
     suite_add_tcase(suite, cases);
     return cases;

@@ -12,7 +12,8 @@ int suite_run(Suite *suite);
 const char *suite_folder(void);
 /* Remove a file, or a folder with all in it. */
 void suite_remove(const char *path);
-/* A new case of a suite, with its longest time and what runs before and after each test or NULL. */
+/* A new case of a suite, with its longest time (0: Check's own) and what runs before and after each
+ * test or NULL. */
 TCase *suite_case(Suite *suite, const char *name, double limit_s, SFun before, SFun after);
 
 #endif

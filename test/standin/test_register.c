@@ -103,11 +103,9 @@ int main(void)
         return 77;
     }
     Suite *suite = suite_create("device_register");
-    TCase *tcase = tcase_create("register");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "register", 60, NULL, NULL);
     tcase_add_loop_test(tcase, narrow_slices_travel_by_registered_memory, 0, 2);
     tcase_add_loop_test(tcase, whole_slices_and_single_ranks_have_no_use_for_it, 0, 2);
     tcase_add_test(tcase, a_job_that_fails_leaves_nothing_registered);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -314,10 +314,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("streams");
-    TCase *tcase = tcase_create("streams");
-    tcase_set_timeout(tcase, 100);
+    TCase *tcase = suite_case(suite, "streams", 100, NULL, NULL);
     tcase_add_loop_test(tcase, streams_give_the_bits_of_the_host, 0, JOBS);
     tcase_add_test(tcase, tensors_of_the_host_have_no_streams);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -227,16 +227,6 @@ static void set_four(ranks_job *job)
     job->ranks = 4;
 }
 
-static void set_int4(ranks_job *job)
-{
-    job->config.wire = "int4";
-}
-
-static void set_ternary(ranks_job *job)
-{
-    job->config.wire = "ternary";
-}
-
 static void set_alone(ranks_job *job)
 {
     job->style = RANKS_ALONE;
@@ -307,10 +297,6 @@ static const record_feature features[] = {
     {"no momentum", "", set_plain, 0},
     {"nesterov", "", set_nesterov, 0},
     {"dampening", "", set_dampening, 0},
-    {"stochastic", "wire_rounding = stochastic", NULL, 0},
-    {"stochastic int4", "wire_rounding = stochastic", set_int4, 0},
-    {"stochastic ternary", "wire_rounding = stochastic", set_ternary, 0},
-    {"wire_warmup", "wire_warmup = bfloat16\nwarmup_steps = 6", NULL, 0},
     {"commit tensor", "commit = tensor", NULL, RECORD_NO_PARAMETER},
     {"alone", "commit = tensor\nfuse_bytes = 0", set_alone, RECORD_NO_PARAMETER},
     {"reduce sum", "reduce = sum", NULL, RECORD_NO_ACCUMULATED},

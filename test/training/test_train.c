@@ -203,11 +203,10 @@ START_TEST(the_summary_tells_what_was_sent)
     ranks_job job = auto_job(2, "backward");
     job.steps = 7;
     job.config.wire = "int4";
-    job.config.wire_warmup = "float32";
     ranks_run_well(&job, &run);
     for (int rank = 0; rank < 2; rank++) {
         ck_assert_uint_eq(run.selves[rank].summary.interval_steps, 1);
-        ck_assert_str_eq(run.selves[rank].summary.wire, "float32");
+        ck_assert_str_eq(run.selves[rank].summary.wire, "int4");
     }
     ranks_free(&run);
 }
@@ -218,7 +217,6 @@ START_TEST(the_summary_tells_the_last_round_s_interval)
     ranks_run run;
     ranks_job job = auto_job(2, "backward");
     job.config.wire = "int4";
-    job.config.wire_warmup = "float32";
     ranks_run_well(&job, &run);
     ck_assert_uint_eq(run.selves[0].summary.interval_steps, 4);
     ck_assert_str_eq(run.selves[0].summary.wire, "int4");
@@ -255,8 +253,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train");
-    TCase *tcase = tcase_create("gradient");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "gradient", 60, NULL, NULL);
     tcase_add_loop_test(tcase, gradients_equal_a_plain_allreduce_to_the_bit, 0, 2);
     tcase_add_loop_test(tcase, one_rank_does_not_diverge_from_itself, 0, 2);
     tcase_add_test(tcase, sums_are_not_divided);
@@ -268,9 +265,7 @@ int main(void)
     tcase_add_loop_test(tcase, every_style_of_calls_gives_the_same, 0, RANKS_DEFERRED + 1);
     tcase_add_test(tcase, broadcast_gives_all_ranks_the_values_of_rank_0);
     tcase_add_test(tcase, nothing_but_start_and_finish_is_fine);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("auto");
-    tcase_set_timeout(tcase, 60);
+    tcase = suite_case(suite, "auto", 60, NULL, NULL);
     tcase_add_loop_test(tcase, auto_leaves_gradients_after_the_warm_up, 0, 5);
     tcase_add_loop_test(tcase, auto_works_in_every_style_of_calls, 0, RANKS_THREADS + 1);
     tcase_add_test(tcase, auto_without_parameters_stays_with_gradients);
@@ -278,6 +273,5 @@ int main(void)
     tcase_add_test(tcase, the_summary_tells_what_was_sent);
     tcase_add_test(tcase, the_summary_tells_the_last_round_s_interval);
     tcase_add_test(tcase, deferred_optimizers_end_equal_after_the_switch);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -259,8 +259,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_accumulated");
-    TCase *tcase = tcase_create("accumulated");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "accumulated", 60, NULL, NULL);
     tcase_add_loop_test(tcase, equals_averaging_with_local_momentum, 0, 7);
     tcase_add_loop_test(tcase, equals_it_in_float32_to_rounding, 0, 7);
     tcase_add_test(tcase, equals_it_when_the_step_blocks);
@@ -272,6 +271,5 @@ int main(void)
     tcase_add_loop_test(tcase, distances_are_those_of_the_trainer, 0, 7);
     tcase_add_test(tcase, only_local_steps_have_distances);
     tcase_add_loop_test(tcase, follows_the_learning_rate, 0, 7);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

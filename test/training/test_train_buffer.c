@@ -114,13 +114,11 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_buffer");
-    TCase *tcase = tcase_create("ranks");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "ranks", 60, NULL, NULL);
     tcase_add_loop_test(tcase, buffers_are_averaged_where_parameters_meet, 0, 5);
     tcase_add_loop_test(tcase, buffers_are_not_narrowed, 0, 5);
     tcase_add_loop_test(tcase, buffers_are_left_alone_beside_gradients, 0, 2);
     tcase_add_loop_test(tcase, buffers_meet_at_the_end_without_parameters_too, 0, 2);
     tcase_add_test(tcase, buffers_are_no_part_of_the_statistics);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

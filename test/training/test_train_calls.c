@@ -269,8 +269,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_calls");
-    TCase *tcase = tcase_create("calls");
-    tcase_set_timeout(tcase, 30);
+    TCase *tcase = suite_case(suite, "calls", 30, NULL, NULL);
     tcase_add_test(tcase, calls_before_start_are_refused);
     tcase_add_test(tcase, start_needs_tensors_and_happens_once);
     tcase_add_test(tcase, wrong_ids_and_kinds_are_refused);
@@ -281,6 +280,5 @@ int main(void)
     tcase_add_test(tcase, structs_of_other_sizes_are_taken_or_refused);
     tcase_add_test(tcase, null_is_refused_everywhere);
     tcase_add_test(tcase, memory_moves_only_while_it_is_the_trainers);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -291,8 +291,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_equal");
-    TCase *tcase = tcase_create("bits");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "bits", 60, NULL, NULL);
     tcase_add_loop_test(tcase, parameters_keep_their_bits, 0, 2 * RANKS_OVERLAPS);
     tcase_add_loop_test(tcase, the_change_from_gradients_keeps_their_bits, 0, 2 * RANKS_OVERLAPS);
     tcase_add_loop_test(tcase, accumulated_gradients_keep_their_bits, 0, 2);
@@ -302,6 +301,5 @@ int main(void)
     tcase_add_test(tcase, the_last_bit_of_one_rank_is_a_difference);
     tcase_add_test(tcase, weights_are_averaged_as_they_are);
     tcase_add_loop_test(tcase, equal_ranks_do_not_diverge, 0, 2);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -118,12 +118,9 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_fixed");
-    TCase *tcase = tcase_create("fixed");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, fill_tables, drop_tables);
+    TCase *tcase = suite_case(suite, "fixed", 60, fill_tables, drop_tables);
     tcase_add_loop_test(tcase, a_fixed_tensor_has_rank_0s_bytes_and_keeps_them, 0, 9);
     tcase_add_test(tcase, fixed_tensors_that_differ_are_named);
     tcase_add_test(tcase, a_fixed_tensor_needs_a_parameter);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -187,12 +187,10 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_half");
-    TCase *tcase = tcase_create("half");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "half", 60, NULL, NULL);
     tcase_add_loop_test(tcase, means_are_unbiased_in_the_long_run, 0, NARROW);
     tcase_add_loop_test(tcase, training_ends_equal_and_near_their_own_formats, 0, 3 * NARROW);
     tcase_add_test(tcase, wider_wires_leave_them_their_own_format);
     tcase_add_loop_test(tcase, bytes_sent_follow_the_formula, 0, NARROW);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

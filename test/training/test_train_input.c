@@ -257,8 +257,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_input");
-    TCase *tcase = tcase_create("ranks");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "ranks", 60, NULL, NULL);
     tcase_add_test(tcase, different_settings_are_named);
     tcase_add_loop_test(tcase, different_tensors_are_named, 0, 4);
     tcase_add_test(tcase, a_different_number_of_tensors_is_named);
@@ -267,6 +266,5 @@ int main(void)
     tcase_add_test(tcase, bad_values_pass_where_they_may);
     tcase_add_test(tcase, a_bad_parameter_at_the_end_is_named);
     tcase_add_test(tcase, a_rank_that_leaves_is_named);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -417,8 +417,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_local");
-    TCase *tcase = tcase_create("overlap");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "overlap", 60, NULL, NULL);
     tcase_add_loop_test(tcase, averages_whenever_the_ranks_meet, 0, 5);
     tcase_add_loop_test(tcase, warm_up_keeps_single_steps, 0, 5);
     tcase_add_loop_test(tcase, the_last_step_is_a_meeting_where_the_end_is_known, 0, 5);
@@ -431,23 +430,18 @@ int main(void)
     tcase_add_loop_test(tcase, types_may_be_mixed, 0, 5);
     tcase_add_loop_test(tcase, sixteen_bit_wires_round_twice, 0, 2);
     tcase_add_loop_test(tcase, every_style_of_calls_gives_the_same, 0, RANKS_THREADS + 1);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("correction");
-    tcase_set_timeout(tcase, 60);
+    tcase = suite_case(suite, "correction", 60, NULL, NULL);
     tcase_add_loop_test(tcase, every_correction_is_applied, 0, 5);
     tcase_add_loop_test(tcase, outer_momentum_of_both_kinds, 0, 10);
     tcase_add_loop_test(tcase, large_updates_are_clipped, 0, 5);
     tcase_add_loop_test(tcase, parts_of_other_settings_are_used, 0, 5);
     tcase_add_test(tcase, neutral_outer_step_is_parameter_averaging);
     tcase_add_test(tcase, keeping_overlapped_progress_beats_overwriting_when_late);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("state");
-    tcase_set_timeout(tcase, 60);
+    tcase = suite_case(suite, "state", 60, NULL, NULL);
     tcase_add_loop_test(tcase, state_stays_local, 0, 5);
     tcase_add_loop_test(tcase, state_is_averaged, 0, 5);
     tcase_add_loop_test(tcase, state_is_reset, 0, 5);
     tcase_add_loop_test(tcase, rounds_of_all_lengths_may_follow_each_other, 0, 5);
     tcase_add_loop_test(tcase, rollback_returns_to_the_last_meeting, 0, 2);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

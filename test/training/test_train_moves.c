@@ -145,12 +145,10 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_moves");
-    TCase *tcase = tcase_create("ranks");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "ranks", 60, NULL, NULL);
     tcase_add_loop_test(tcase, gradients_that_move_are_reduced_where_they_are, 0, 3);
     tcase_add_test(tcase, gradients_that_move_travel_narrow);
     tcase_add_loop_test(tcase, parameters_that_move_are_corrected_where_they_are, 0, 4);
     tcase_add_test(tcase, shadowed_gradients_may_move);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -224,8 +224,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_order");
-    TCase *tcase = tcase_create("order");
-    tcase_set_timeout(tcase, 100);
+    TCase *tcase = suite_case(suite, "order", 100, NULL, NULL);
     tcase_add_test(tcase, gradients_in_random_order);
     tcase_add_test(tcase, narrow_gradients);
     tcase_add_loop_test(tcase, local_rounds, 0, 6);
@@ -233,6 +232,5 @@ int main(void)
     tcase_add_test(tcase, many_rounds_with_random_delays);
     tcase_add_test(tcase, measured_decisions);
     tcase_add_test(tcase, clipping_gives_all_ranks_the_same_bits);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -212,14 +212,12 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_pass");
-    TCase *tcase = tcase_create("ranks");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "ranks", 60, NULL, NULL);
     tcase_add_loop_test(tcase, all_ranks_see_it_and_go_on_as_without_the_step, 0, 2 * WIRES);
     tcase_add_loop_test(tcase, first_step_leaves_no_trace, 0, 2 * WIRES);
     tcase_add_loop_test(tcase, overflow_of_the_sum_is_seen_too, 0, 10);
     tcase_add_loop_test(tcase, every_style_of_trainer_sees_it, 0, 4);
     tcase_add_test(tcase, parameters_still_fail);
     tcase_add_test(tcase, shadowed_gradients_still_fail);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

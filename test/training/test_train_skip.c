@@ -261,14 +261,12 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_skip");
-    TCase *tcase = tcase_create("ranks");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "ranks", 60, NULL, NULL);
     tcase_add_loop_test(tcase, a_step_with_a_bad_gradient_leaves_no_trace, 0, 6);
     tcase_add_loop_test(tcase, the_first_step_may_be_skipped, 0, 6);
     tcase_add_loop_test(tcase, every_style_of_trainer_sees_it, 0, 4);
     tcase_add_loop_test(tcase, what_was_sent_along_is_held_back_again, 0, 2);
     tcase_add_loop_test(tcase, wider_formats_send_it_along, 0, 9);
     tcase_add_test(tcase, parameters_still_fail);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

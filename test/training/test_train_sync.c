@@ -272,14 +272,12 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_sync");
-    TCase *tcase = tcase_create("ranks");
-    tcase_set_timeout(tcase, 100);
+    TCase *tcase = suite_case(suite, "ranks", 100, NULL, NULL);
     tcase_add_loop_test(tcase, training_goes_on_from_the_mean, 0, 5);
     tcase_add_loop_test(tcase, delays_and_styles_change_nothing, 0, 5);
     tcase_add_test(tcase, shadowed_optimizers_start_from_the_mean);
     tcase_add_loop_test(tcase, what_was_held_back_is_sent_along, 0, 4);
     tcase_add_loop_test(tcase, gradients_keep_what_they_held_back, 0, 4);
     tcase_add_test(tcase, calls_out_of_order_are_refused);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -323,8 +323,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("train_weight");
-    TCase *tcase = tcase_create("ranks");
-    tcase_set_timeout(tcase, 100);
+    TCase *tcase = suite_case(suite, "ranks", 100, NULL, NULL);
     tcase_add_loop_test(tcase, gradients_are_weighted, 0, PATTERNS);
     tcase_add_loop_test(tcase, pseudo_gradients_are_weighted, 0, PATTERNS);
     tcase_add_loop_test(tcase, drift_is_weighted, 0, PATTERNS);
@@ -334,6 +333,5 @@ int main(void)
     tcase_add_test(tcase, a_round_without_weight_changes_nothing);
     tcase_add_loop_test(tcase, drift_statistics_are_weighted, 0, 2);
     tcase_add_test(tcase, bad_weights_are_refused);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -330,8 +330,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("trainer");
-    TCase *net = tcase_create("net");
-    TCase *idx = tcase_create("idx");
+    TCase *net = suite_case(suite, "net", 0, NULL, NULL);
+    TCase *idx = suite_case(suite, "idx", 0, make_folder, remove_folder);
 
     tcase_add_test(net, backward_equals_central_differences);
     tcase_add_test(net, loss_of_equal_outputs_is_log_of_classes);
@@ -339,14 +339,11 @@ int main(void)
     tcase_add_loop_test(net, adam_follows_its_recursion, 0, 2);
     tcase_add_loop_test(net, every_epoch_gives_each_sample_to_at_most_one_rank, 0, 5);
     tcase_add_test(net, shuffle_depends_on_seed_and_epoch_alone);
-    tcase_add_checked_fixture(idx, make_folder, remove_folder);
     tcase_add_test(idx, idx_files_are_read_scaled_to_one);
     tcase_add_loop_test(idx, a_missing_file_is_named, 0, 2);
     tcase_add_loop_test(idx, a_cut_file_is_refused, 0, (int)sizeof(good_images));
     tcase_add_test(idx, a_longer_file_is_refused);
     tcase_add_loop_test(idx, a_damaged_header_is_refused, 0, 6);
     tcase_add_test(idx, images_and_labels_must_be_equally_many);
-    suite_add_tcase(suite, net);
-    suite_add_tcase(suite, idx);
     return suite_run(suite);
 }

@@ -108,7 +108,6 @@ static void attach_set_lr(double lr)
 
 static void attach_finish(void)
 {
-    msdu__persistent_end();
     for (msdu__stream *stream = msdu__stream_first(); stream != NULL; stream = stream->next) {
         (void)pthread_mutex_lock(&stream->lock);
         msdu__stream_end(stream);
@@ -140,15 +139,11 @@ MSDU_API extern const msdu__attach msdu_attach_v1;
 const msdu__attach msdu_attach_v1 = {
     .size = sizeof(msdu__attach),
     .family = MSDU_MPI_FAMILY,
-    .request_bytes = sizeof(MPI_Request),
     .reduce = attach_reduce,
     .observe = msdu__stream_observe,
     .mark = msdu__stream_mark,
     .is_timing = msdu__stream_is_timing,
     .waited = msdu__stream_waited,
-    .prepare = msdu__persistent_prepare,
-    .start = msdu__persistent_start,
-    .release = msdu__persistent_release,
     .has_pending = msdu__pending_is_any,
     .settle = attach_settle,
     .meet = attach_meet,

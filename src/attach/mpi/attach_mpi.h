@@ -99,12 +99,10 @@ typedef struct msdu__pending {
     MPI_Request inner;  /* ... MPI itself reduces; else MPI_REQUEST_NULL */
     msdu__apart *apart; /* and its sum joins the ranks; may be NULL */
     void *recv;         /* where it shall be */
-    int tag;            /* of a persistent request's message; 0: a generalized request */
-    void (*complete)(int tag);
 } msdu__pending;
 
 bool msdu__pending_is_any(void);
-/* A generalized request for it; with a tag it has one already, and only is remembered. */
+/* A generalized request for it. */
 int msdu__pending_add(const msdu__pending *pending, void *request_out);
 bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out);
 void msdu__pending_complete(MPI_Request request);
@@ -140,13 +138,5 @@ void msdu__stream_waited(uint64_t time_ns);
 /* The trainer's plain calls are to be timed, in one stream more or less. */
 void msdu__stream_time(int more);
 bool msdu__stream_is_timing(void);
-
-/* persistent.c: persistent reductions; as in msdu__attach. */
-bool msdu__persistent_prepare(const msdu__reduction *call, uintptr_t info, msdu__init_call real,
-                              void *request_out, int *code_out);
-bool msdu__persistent_start(void *request, int *code_out);
-bool msdu__persistent_release(void *request, int *code_out);
-/* Before MPI ends. */
-void msdu__persistent_end(void);
 
 #endif

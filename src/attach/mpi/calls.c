@@ -30,33 +30,6 @@ static int stream_left(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
-/* From each member to the next in MPI_COMM_WORLD; 0: they differ, or are not all in it. */
-static int stride_of(MPI_Comm comm, int ranks)
-{
-    MPI_Group own = MPI_GROUP_NULL;
-    MPI_Group world = MPI_GROUP_NULL;
-    int *places = calloc((size_t)ranks, 2 * sizeof(*places));
-    int *members = places == NULL ? NULL : places + ranks;
-    int stride = 0;
-    for (int i = 0; places != NULL && i < ranks; i++) {
-        members[i] = i;
-    }
-    (void)PMPI_Comm_group(comm, &own);
-    (void)PMPI_Comm_group(MPI_COMM_WORLD, &world);
-    if (places != NULL && ranks > 1 &&
-        PMPI_Group_translate_ranks(own, ranks, members, world, places) == MPI_SUCCESS) {
-        stride = places[1] - places[0];
-        for (int i = 0; i < ranks; i++) {
-            bool is_in = places[i] != MPI_UNDEFINED && places[0] + i * stride == places[i];
-            stride = is_in ? stride : 0;
-        }
-    }
-    (void)PMPI_Group_free(&own);
-    (void)PMPI_Group_free(&world);
-    free(places);
-    return stride > 0 ? stride : 0;
-}
-
 static void describe_comm(MPI_Comm comm, msdu__attach_comm *place)
 {
     char name[MPI_MAX_OBJECT_NAME] = "";
@@ -64,7 +37,6 @@ static void describe_comm(MPI_Comm comm, msdu__attach_comm *place)
     (void)PMPI_Comm_size(comm, &place->ranks);
     (void)PMPI_Comm_get_name(comm, name, &length);
     (void)snprintf(place->name, sizeof(place->name), "%.*s", (int)sizeof(place->name) - 1, name);
-    place->stride = stride_of(comm, place->ranks);
 }
 
 static msdu__stream *stream_new(MPI_Comm comm)

@@ -63,9 +63,8 @@ static bool make_room(void)
 
 int msdu__pending_add(const msdu__pending *pending, void *request_out)
 {
-    MPI_Request request = pending->request;
-    int code = pending->tag > 0 ? MPI_SUCCESS
-                                : PMPI_Grequest_start(query, release, cancel, NULL, &request);
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = PMPI_Grequest_start(query, release, cancel, NULL, &request);
     if (code != MPI_SUCCESS) {
         return code;
     }
@@ -95,20 +94,14 @@ bool msdu__pending_find(MPI_Request request, msdu__pending *pending_out)
 
 void msdu__pending_complete(MPI_Request request)
 {
-    msdu__pending found = {.tag = 0};
     (void)pthread_mutex_lock(&pending_lock);
     for (uint32_t i = 0; i < lists(); i++) {
         if (list[i].request == request) {
-            found = list[i];
             list[i] = list[lists() - 1];
             (void)msdu__cell_add(&list_count, (uint64_t)-1);
             break;
         }
     }
     (void)pthread_mutex_unlock(&pending_lock);
-    if (found.tag > 0) {
-        found.complete(found.tag);
-    } else {
-        (void)PMPI_Grequest_complete(request);
-    }
+    (void)PMPI_Grequest_complete(request);
 }

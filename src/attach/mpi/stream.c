@@ -14,12 +14,11 @@
 
 #define WHICH_BYTES 128
 
-/* What a list can say of it: " (stride=1, comm=MPI_COMM_WORLD)". */
+/* What a list can say of it: " (comm=MPI_COMM_WORLD)". */
 static const char *which(const msdu__stream *stream, char text[WHICH_BYTES])
 {
     const msdu__attach_comm *place = &stream->place;
-    (void)snprintf(text, WHICH_BYTES, " (stride=%d%s%s)", place->stride,
-                   place->name[0] != '\0' ? ", comm=" : "", place->name);
+    (void)snprintf(text, WHICH_BYTES, place->name[0] != '\0' ? " (comm=%s)" : "%s", place->name);
     return text;
 }
 
@@ -417,7 +416,7 @@ static void tell(msdu__stream *stream)
         "while learning, or in no pattern",
         "gradients, exact as they are",
         "gradients that joined the ranks after a change",
-        "by calls that are not taken (of Fortran, without waiting)",
+        "by calls that are not taken (persistent, or of Fortran without waiting)",
         "gradients, while they were watched"};
     char text[WHICH_BYTES];
     (void)fprintf(stderr,

@@ -68,8 +68,7 @@ static void fill_track(msdu__track *track, const msdu__nccl_call *call)
     track->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
     track->recognizer.allows = msdu__engine_allows;
     track->gain.phase = msdu__attach_is_asked() ? MSDU__GAIN_ASKED : MSDU__GAIN_PLAIN;
-    track->place = (msdu__attach_comm){
-        .ranks = track->ranks, .stride = MSDU__STRIDE_LATER, .is_nameless = true};
+    track->place = (msdu__attach_comm){.ranks = track->ranks, .is_nameless = true};
     track->recognizer.allows_user = &track->place;
     msdu__tell_bad_list(track->rank, &track->place);
 }

@@ -62,8 +62,7 @@ typedef struct msdu__track {
     msdu__nccl_reduce_fn reduce; /* the real one */
     int rank;
     int ranks;
-    msdu__attach_comm place; /* as long as nothing is asked of the others */
-    msdu__attach_comm known; /* afterwards: for what a pattern may have */
+    msdu__attach_comm place;
     int device;
     cudaStream_t stream; /* where the trainer reduced last */
     bool is_left_alone;  /* one rank, or not to be asked who it is */

@@ -16,7 +16,6 @@
 #endif
 
 #define SCHEME       "file://"
-#define LIST_BYTES   256
 #define PAUSE_NS     1000000L
 #define ABORT_PAUSES 700 /* until what is under way has ended */
 
@@ -173,22 +172,6 @@ void msdu__track_vote(msdu__track *const *tracks, size_t track_count)
     free(values);
 }
 
-/* What only the ranks together know of the communicator; NULL: the lists allow its gradients. */
-static const char *ask_lists(msdu__track *track, const double *sums, char text[LIST_BYTES])
-{
-    msdu__recognizer *r = &track->recognizer;
-    track->known = track->place;
-    track->known.stride = msdu__attach_stride(sums, track->ranks);
-    r->allows_user = &track->known;
-    if (msdu__attach_has_bad_list(&track->known, text, LIST_BYTES)) {
-        return track->known.stride == MSDU__STRIDE_NEVER
-                   ? "a list asks for stride=, and no launcher set RANK on every rank"
-                   : text;
-    }
-    msdu__recognize_allowed(r);
-    return r->tensor_count == 0 ? "a list denies its gradients by stride=" : refusal(track);
-}
-
 void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
 {
     static const char several[] = "one thread reduces over several communicators in a group";
@@ -200,23 +183,16 @@ void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
         bool is_good = track_count == 1 && refusal(tracks[i]) == NULL;
         values[i][0] = is_good ? 0 : 1;
         values[i][1] = msdu__talk_host();
-        msdu__attach_stride_part(tracks[i]->rank, msdu__attach_place(), &values[i][2]);
     }
     bool has_met = msdu__talk_sum(tracks, track_count, values, deadline_ms());
     for (size_t i = 0; i < track_count; i++) {
         const char *why = track_count > 1 ? several : refusal(tracks[i]);
-        char text[LIST_BYTES];
         if (!has_met) {
             refuse(tracks[i], "ranks did not meet within the deadline");
         } else if (values[i][0] > 0) {
             refuse(tracks[i], why);
         } else {
-            why = ask_lists(tracks[i], &values[i][2], text);
-            if (why != NULL) {
-                refuse(tracks[i], why);
-            } else {
-                begin(tracks[i], values[i][1]);
-            }
+            begin(tracks[i], values[i][1]);
         }
     }
     free(values);

@@ -48,7 +48,7 @@ void msdu__end_mpi(void)
     if (!is_silent()) {
         (void)fprintf(stderr,
                       "msdu: nothing was attached: the trainer made no reduction that is reached "
-                      "(MPI_Allreduce, MPI_Iallreduce, persistent ones). Not reached are mpi4py's "
+                      "(MPI_Allreduce, MPI_Iallreduce). Not reached are persistent ones, mpi4py's "
                       "pickled ones (comm.allreduce; comm.Allreduce is) and MPI_Reduce\n");
     }
 }

@@ -242,35 +242,9 @@ PRELOAD void mpi_iallreduce_f08_(const void *send, void *recv, const int *count,
     }
 }
 
-PRELOAD void mpix_allreduce_init_(const void *send, void *recv, const int *count, const int *type,
-                                  const int *op, const int *comm, const int *info, int *request,
-                                  int *error)
-{
-    static msdu__real real = {.name = "mpix_allreduce_init_"};
-    FIND(msdu__fortran_prepare, real, call);
-    const arguments from = {send, recv, count, type, op, comm};
-    observe(&from, CALLER);
-    if (call != NULL) {
-        call(send, recv, count, type, op, comm, info, request, error);
-    }
-}
-
-PRELOAD void mpix_allreduce_init_f08_(const void *send, void *recv, const int *count,
-                                      const int *type, const int *op, const int *comm,
-                                      const int *info, int *request, int *error)
-{
-    static msdu__real real = {.name = "mpix_allreduce_init_f08_"};
-    FIND(msdu__fortran_prepare, real, call);
-    const arguments from = {send, recv, count, type, op, comm};
-    observe(&from, CALLER);
-    if (call != NULL) {
-        call(send, recv, count, type, op, comm, info, request, error);
-    }
-}
-
 /*
- * MPICH's mpi_f08: buffers are descriptors, and C's public names are reached, but its waits and
- * starts call the profiling names. So what would have to be waited for is passed through.
+ * MPICH's mpi_f08: buffers are descriptors, and C's public names are reached, but its waits
+ * call the profiling names. So what would have to be waited for is passed through.
  */
 PRELOAD void mpi_iallreduce_f08ts_(const void *send, void *recv, const int *count, const int *type,
                                    const int *op, const int *comm, int *request, int *error)
@@ -282,21 +256,6 @@ PRELOAD void mpi_iallreduce_f08ts_(const void *send, void *recv, const int *coun
     if (call != NULL) {
         msdu__inside++;
         call(send, recv, count, type, op, comm, request, error);
-        msdu__inside--;
-    }
-}
-
-PRELOAD void mpi_allreduce_init_f08ts_(const void *send, void *recv, const int *count,
-                                       const int *type, const int *op, const int *comm,
-                                       const int *info, int *request, int *error)
-{
-    static msdu__real real = {.name = "mpi_allreduce_init_f08ts_"};
-    FIND(msdu__fortran_prepare, real, call);
-    const arguments from = {send, recv, count, type, op, comm};
-    observe(&from, CALLER);
-    if (call != NULL) {
-        msdu__inside++;
-        call(send, recv, count, type, op, comm, info, request, error);
         msdu__inside--;
     }
 }

@@ -44,6 +44,10 @@ int ncclCommFinalize(uintptr_t comm);
 int ncclCommDestroy(uintptr_t comm);
 int ncclCommAbort(uintptr_t comm);
 
+/* MPI_Allreduce_init, by whatever name the library has it; info and the rest as integers. */
+typedef int (*msdu__init_call)(const void *send, void *recv, int count, uintptr_t type,
+                               uintptr_t op, uintptr_t comm, uintptr_t info, void *request_out);
+
 /* As MPI declares them, with handles as integers. */
 int MPI_Init(int *argc, char ***argv);
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
@@ -62,8 +66,6 @@ int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_t type, 
                        uintptr_t comm, uintptr_t info, void *request);
 int MPIX_Allreduce_init(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                         uintptr_t comm, uintptr_t info, void *request);
-int MPI_Allreduce_init_c(const void *send, void *recv, int64_t count, uintptr_t type, uintptr_t op,
-                         uintptr_t comm, uintptr_t info, void *request);
 int MPI_Barrier(uintptr_t comm);
 int MPI_Bcast(void *data, int count, uintptr_t type, int root, uintptr_t comm);
 int MPI_Reduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op, int root,
@@ -72,9 +74,6 @@ int MPI_Gather(const void *send, int send_count, uintptr_t send_type, void *recv
                uintptr_t recv_type, int root, uintptr_t comm);
 int MPI_Allgather(const void *send, int send_count, uintptr_t send_type, void *recv, int recv_count,
                   uintptr_t recv_type, uintptr_t comm);
-int MPI_Start(void *request);
-int MPI_Startall(int count, void *requests);
-int MPI_Request_free(void *request);
 int MPI_Wait(void *request, void *status);
 int MPI_Waitall(int count, void *requests, void *statuses);
 int MPI_Waitany(int count, void *requests, int *index, void *status);
@@ -89,9 +88,6 @@ typedef void (*msdu__fortran_reduce)(const void *send, void *recv, const int *co
                                      const int *type, const int *op, const int *comm, int *error);
 typedef void (*msdu__fortran_begin)(const void *send, void *recv, const int *count, const int *type,
                                     const int *op, const int *comm, int *request, int *error);
-typedef void (*msdu__fortran_prepare)(const void *send, void *recv, const int *count,
-                                      const int *type, const int *op, const int *comm,
-                                      const int *info, int *request, int *error);
 void mpi_init_(int *error);
 void mpi_init_f08_(int *error);
 void mpi_init_thread_(const int *required, int *provided, int *error);
@@ -100,7 +96,5 @@ void mpi_finalize_(int *error);
 void mpi_finalize_f08_(int *error);
 __typeof__(*(msdu__fortran_reduce)NULL) mpi_allreduce_, mpi_allreduce_f08_;
 __typeof__(*(msdu__fortran_begin)NULL) mpi_iallreduce_, mpi_iallreduce_f08_, mpi_iallreduce_f08ts_;
-__typeof__(*(msdu__fortran_prepare)NULL) mpix_allreduce_init_, mpix_allreduce_init_f08_,
-    mpi_allreduce_init_f08ts_;
 
 #endif

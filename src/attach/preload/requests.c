@@ -1,35 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libmsdu_preload.so: requests, those that MPI_Iallreduce gave and persistent ones. */
+/* libmsdu_preload.so: requests that MPI_Iallreduce gave; persistent ones are MPI's. */
 #include "preload.h"
 
-#include <limits.h>
-#include <stdlib.h>
 #include <time.h>
 
 #define PAUSE_LEAST_NS 10000
 #define PAUSE_MOST_NS  1000000
 
-/* --- persistent reductions --- */
+/* --- persistent reductions: MPI's own, and told --- */
 
-static int prepare(const msdu__reduction *reduction, uintptr_t info, msdu__init_call call,
-                   void *request)
+static void observe(const msdu__reduction *reduction, msdu__init_call call)
 {
     const msdu__attach *attach = msdu__module_for((msdu__function)call);
-    int code = ERR_OTHER;
-    bool is_ours = false;
-    if (call == NULL) {
-        return ERR_OTHER;
-    }
-    msdu__inside++;
     if (attach != NULL) {
-        is_ours = attach->prepare(reduction, info, call, request, &code);
+        msdu__inside++;
+        attach->observe(reduction);
+        msdu__inside--;
     }
-    if (!is_ours) {
-        code = call(reduction->send, reduction->recv, reduction->count, reduction->type,
-                    reduction->op, reduction->comm, info, request);
-    }
-    msdu__inside--;
-    return code;
 }
 
 PRELOAD int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_t type,
@@ -37,22 +24,7 @@ PRELOAD int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_
 {
     static msdu__real real = {.name = "MPI_Allreduce_init"};
     FIND(msdu__init_call, real, call);
-    const msdu__reduction reduction = {send, recv, count, type, op, comm};
-    return prepare(&reduction, info, call, request);
-}
-
-PRELOAD int MPI_Allreduce_init_c(const void *send, void *recv, int64_t count, uintptr_t type,
-                                 uintptr_t op, uintptr_t comm, uintptr_t info, void *request)
-{
-    static msdu__real real = {.name = "MPI_Allreduce_init"};
-    static msdu__real large = {.name = "MPI_Allreduce_init_c"};
-    if (count <= INT_MAX) {
-        FIND(msdu__init_call, real, call);
-        const msdu__reduction reduction = {send, recv, (int)count, type, op, comm};
-        return prepare(&reduction, info, call, request);
-    }
-    FIND(int (*)(const void *, void *, int64_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, void *),
-         large, call);
+    observe(&(msdu__reduction){send, recv, count, type, op, comm}, call);
     return call == NULL ? ERR_OTHER : call(send, recv, count, type, op, comm, info, request);
 }
 
@@ -62,63 +34,8 @@ PRELOAD int MPIX_Allreduce_init(const void *send, void *recv, int count, uintptr
 {
     static msdu__real real = {.name = "MPIX_Allreduce_init"};
     FIND(msdu__init_call, real, call);
-    const msdu__reduction reduction = {send, recv, count, type, op, comm};
-    return prepare(&reduction, info, call, request);
-}
-
-/* True: the request is ours. */
-static bool start(void *request, int *code_out)
-{
-    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
-    if (attach == NULL) {
-        return false;
-    }
-    msdu__inside++;
-    bool is_ours = attach->start(request, code_out);
-    msdu__inside--;
-    return is_ours;
-}
-
-PRELOAD int MPI_Start(void *request)
-{
-    static msdu__real real = {.name = "MPI_Start"};
-    FIND(int (*)(void *), real, call);
-    int code = ERR_OTHER;
-    if (start(request, &code)) {
-        return code;
-    }
-    return call == NULL ? ERR_OTHER : call(request);
-}
-
-/* One by one, as MPI defines it; a request has the size that the module's family gives it. */
-PRELOAD int MPI_Startall(int count, void *requests)
-{
-    static msdu__real real = {.name = "MPI_Startall"};
-    FIND(int (*)(int, void *), real, call);
-    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
-    int code = 0;
-    if (attach == NULL) {
-        return call == NULL ? ERR_OTHER : call(count, requests);
-    }
-    for (int i = 0; i < count && code == 0; i++) {
-        code = MPI_Start((char *)requests + (size_t)i * attach->request_bytes);
-    }
-    return code;
-}
-
-PRELOAD int MPI_Request_free(void *request)
-{
-    static msdu__real real = {.name = "MPI_Request_free"};
-    FIND(int (*)(void *), real, call);
-    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
-    int code = ERR_OTHER;
-    bool is_ours = false;
-    if (attach != NULL) {
-        msdu__inside++;
-        is_ours = attach->release(request, &code);
-        msdu__inside--;
-    }
-    return is_ours || call == NULL ? code : call(request);
+    observe(&(msdu__reduction){send, recv, count, type, op, comm}, call);
+    return call == NULL ? ERR_OTHER : call(send, recv, count, type, op, comm, info, request);
 }
 
 /* --- completion --- */

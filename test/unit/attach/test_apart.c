@@ -208,11 +208,10 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("apart");
-    TCase *tcase = tcase_create("apart");
+    TCase *tcase = suite_case(suite, "apart", 0, NULL, NULL);
     tcase_add_loop_test(tcase, two_calls_make_parameters_and_momentum_equal, 0, OPTIMIZERS);
     tcase_add_loop_test(tcase, rate_that_changes_on_the_way_takes_longer, 0, OPTIMIZERS);
     tcase_add_loop_test(tcase, a_step_that_is_skipped_changes_nothing, 0, OPTIMIZERS);
     tcase_add_test(tcase, equal_kinds_are_found_in_turn);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -78,9 +78,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("attach_address");
-    TCase *tcase = tcase_create("attach_address");
+    TCase *tcase = suite_case(suite, "attach_address", 0, NULL, NULL);
     tcase_add_test(tcase, a_reserved_port_is_the_hubs_and_nobody_elses);
     tcase_add_test(tcase, a_secret_is_random_to_its_last_digit_or_an_error);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

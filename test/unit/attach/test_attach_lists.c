@@ -15,8 +15,8 @@ typedef struct row {
     bool is_met;
 } row;
 
-static const msdu__attach_comm four = {.ranks = 4, .stride = 1, .name = "data parallel"};
-static const msdu__attach_comm eight = {.ranks = 8, .stride = 4};
+static const msdu__attach_comm four = {.ranks = 4, .name = "data parallel"};
+static const msdu__attach_comm eight = {.ranks = 8};
 
 static const row rows[] = {
     {"1000", {1000, MSDU_FLOAT32, &four, -1}, true},
@@ -35,9 +35,6 @@ static const row rows[] = {
     {"float32:1000-:ranks=4", {1000, MSDU_FLOAT32, &eight, -1}, false},
     {"float32:1000-:ranks=4", {1000, MSDU_FLOAT64, &four, -1}, false},
     {"float32:1000-:ranks=4", {999, MSDU_FLOAT32, &four, -1}, false},
-    {"stride=1", {5, MSDU_FLOAT32, &four, -1}, true},
-    {"stride=1", {5, MSDU_FLOAT32, &eight, -1}, false},
-    {"float32:stride=2-5:ranks=8", {5, MSDU_FLOAT32, &eight, -1}, true},
     {"comm=data parallel", {5, MSDU_FLOAT32, &four, -1}, true},
     {"comm=data*:5-", {5, MSDU_FLOAT32, &four, -1}, true},
     {"comm=data", {5, MSDU_FLOAT32, &four, -1}, false},
@@ -92,9 +89,9 @@ END_TEST
 
 START_TEST(what_cannot_be_read_is_named_and_allows_nothing)
 {
-    static const char *const bad[] = {
-        "flot32", "5-3",      "-3",       "5--3", "5x",      "at=",       "at=x",  "5,,6",
-        "5 ,6",   "ranks=-1", "float32:", ":5",   "stride=", "stride=-1", "comm=", "comm=:5"};
+    static const char *const bad[] = {"flot32",   "5-3",  "-3",       "5--3",  "5x",
+                                      "at=",      "at=x", "5,,6",     "5 ,6",  "ranks=-1",
+                                      "float32:", ":5",   "stride=1", "comm=", "comm=:5"};
     const msdu__attach_facts facts = {5, MSDU_FLOAT32, &four, 0};
     char text[256];
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -108,17 +105,17 @@ START_TEST(what_cannot_be_read_is_named_and_allows_nothing)
     }
     set("1-3,flot32,5", "");
     ck_assert(msdu__attach_has_bad_list(&four, text, sizeof(text)));
-    ck_assert_str_eq(text, "MSDU_ATTACH_ALLOW: \"flot32\" is no count, type, ranks=, at=, stride= "
-                           "or comm=, nor a range");
+    ck_assert_str_eq(text, "MSDU_ATTACH_ALLOW: \"flot32\" is no count, type, ranks=, at= or comm=, "
+                           "nor a range");
 }
 END_TEST
 
-/* NCCL has no call that would tell a name, and tells places only once the ranks have met. */
+/* NCCL has no call that would tell a name. */
 START_TEST(what_a_communicator_does_not_tell_cannot_be_asked)
 {
-    msdu__attach_comm silent = {.ranks = 4, .stride = MSDU__STRIDE_NEVER, .is_nameless = true};
+    const msdu__attach_comm silent = {.ranks = 4, .is_nameless = true};
     const msdu__attach_facts facts = {5, MSDU_FLOAT32, &silent, 0};
-    static const char *const lists[] = {"stride=1", "comm=a", "5:comm=*"};
+    static const char *const lists[] = {"comm=a", "5:comm=*"};
     char text[256];
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         set("", lists[i]);
@@ -126,43 +123,8 @@ START_TEST(what_a_communicator_does_not_tell_cannot_be_asked)
         ck_assert_ptr_nonnull(strstr(text, "NCCL tells no name"));
         ck_assert(!msdu__attach_is_allowed(&facts));
     }
-    silent.stride = MSDU__STRIDE_LATER;
-    set("", lists[0]);
-    ck_assert(!msdu__attach_has_bad_list(&silent, text, sizeof(text)));
-    ck_assert(msdu__attach_is_allowed(&facts));
-    set(lists[0], "");
-    ck_assert(msdu__attach_is_allowed(&facts));
-    silent.stride = 2;
-    ck_assert(!msdu__attach_is_allowed(&facts));
     set("ranks=4", "");
     ck_assert(msdu__attach_is_allowed(&facts));
-}
-END_TEST
-
-START_TEST(ranks_find_their_stride_by_sums)
-{
-    static const struct {
-        int places[5];
-        int ranks;
-        int stride;
-    } cases[] = {
-        {{0, 1, 2, 3}, 4, 1},    {{3, 7, 11}, 3, 4},
-        {{5, 8}, 2, 3},          {{0, 1, 3}, 3, 0},
-        {{0, 2, 1, 3}, 4, 0},    {{3, 2, 1}, 3, 0},
-        {{0, 2, 4, 5, 9}, 5, 0}, {{0, 65536, 131072}, 3, 65536},
-        {{4, 4}, 2, 0},          {{0, -1, 2}, 3, MSDU__STRIDE_NEVER},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        double sums[MSDU__STRIDE_SUMS] = {0};
-        for (int rank = 0; rank < cases[i].ranks; rank++) {
-            double part[MSDU__STRIDE_SUMS];
-            msdu__attach_stride_part(rank, cases[i].places[rank], part);
-            for (int k = 0; k < MSDU__STRIDE_SUMS; k++) {
-                sums[k] += part[k];
-            }
-        }
-        ck_assert_int_eq(msdu__attach_stride(sums, cases[i].ranks), cases[i].stride);
-    }
 }
 END_TEST
 
@@ -183,14 +145,12 @@ END_TEST
 
 int main(void)
 {
-    TCase *cases = tcase_create("attach_lists");
+    Suite *suite = suite_create("attach_lists");
+    TCase *cases = suite_case(suite, "attach_lists", 0, NULL, NULL);
     tcase_add_test(cases, rows_are_met_or_not_by_either_list);
     tcase_add_test(cases, a_place_that_is_not_known_denies_nothing);
     tcase_add_test(cases, what_cannot_be_read_is_named_and_allows_nothing);
     tcase_add_test(cases, what_a_communicator_does_not_tell_cannot_be_asked);
-    tcase_add_test(cases, ranks_find_their_stride_by_sums);
     tcase_add_test(cases, a_launcher_tells_the_place);
-    Suite *suite = suite_create("attach_lists");
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

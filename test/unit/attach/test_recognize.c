@@ -466,7 +466,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("recognize");
-    TCase *tcase = tcase_create("recognize");
+    TCase *tcase = suite_case(suite, "recognize", 0, NULL, NULL);
     tcase_add_test(tcase, a_step_begins_with_the_first_gradient_that_repeats);
     tcase_add_test(tcase, equal_layers_are_told_apart_by_their_memory);
     tcase_add_loop_test(tcase, a_layer_is_no_step, 0, 2);
@@ -485,6 +485,5 @@ int main(void)
     tcase_add_loop_test(tcase, patience_bears_strays_and_ends, 0, 2);
     tcase_add_loop_test(tcase, a_tensor_out_of_turn_breaks_at_once, 1, 3);
     tcase_add_test(tcase, no_pattern_is_no_gradient);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -94,13 +94,11 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("state");
-    TCase *tcase = tcase_create("state");
-    tcase_set_timeout(tcase, 100);
+    TCase *tcase = suite_case(suite, "state", 100, NULL, NULL);
     tcase_add_test(tcase, a_mean_may_wait_as_long_as_the_policy_may_delay_it);
     tcase_add_loop_test(tcase, gradients_go_on, 0, 2);
     tcase_add_loop_test(tcase, accumulated_gradients_go_on, 0, 2);
     tcase_add_loop_test(tcase, parameters_go_on, 0, 4 * WIRES);
     tcase_add_loop_test(tcase, both_domains_go_on, 0, 4 * WIRES);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -478,8 +478,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("state_bad");
-    TCase *tcase = tcase_create("state_bad");
-    tcase_set_timeout(tcase, 100);
+    TCase *tcase = suite_case(suite, "state_bad", 100, NULL, NULL);
     tcase_add_test(tcase, cut_off_states_are_refused);
     tcase_add_test(tcase, flipped_bits_are_found);
     tcase_add_test(tcase, every_rank_takes_its_own_state);
@@ -493,6 +492,5 @@ int main(void)
     tcase_add_test(tcase, a_state_is_set_once);
     tcase_add_loop_test(tcase, taking_a_state_changes_nothing, 0, 5);
     tcase_add_test(tcase, a_rank_that_does_not_set_is_waited_for_in_vain);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -190,8 +190,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("state_calls");
-    TCase *tcase = tcase_create("state_calls");
-    tcase_set_timeout(tcase, 100);
+    TCase *tcase = suite_case(suite, "state_calls", 100, NULL, NULL);
     tcase_add_loop_test(tcase, any_step_will_do, 0, 5);
     tcase_add_test(tcase, several_means_may_wait);
     tcase_add_loop_test(tcase, a_resumed_run_may_be_interrupted, 0, 4);
@@ -203,6 +202,5 @@ int main(void)
     tcase_add_loop_test(tcase, weights_go_on, 0, 5);
     tcase_add_loop_test(tcase, policies_go_on, 0, 2);
     tcase_add_loop_test(tcase, the_default_policy_resumes, 0, 5);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -194,6 +194,27 @@ START_TEST(an_unknown_variable_is_one_warning_with_a_hint)
 }
 END_TEST
 
+START_TEST(a_setting_that_is_gone_is_an_error_that_says_what_holds_instead)
+{
+    msdu__settings settings;
+    msdu__log log;
+    msdu_config config = {.size = sizeof(config), .settings = "wire = int4\nwire_warmup = int8"};
+    msdu_resolved resolved = MSDU_RESOLVED_INIT;
+    ck_assert_int_eq(msdu__settings_load(&config, &settings, &log), MSDU_ERR_INVALID);
+    ck_assert_str_eq(msdu_last_error(),
+                     "msdu_config.settings:2: setting 'wire_warmup' is gone since 0.3: the first "
+                     "warmup_steps travel in the format of wire");
+    ck_assert_int_eq(msdu_setting_resolve(NULL, "wire_warmup", &resolved), MSDU_ERR_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "gone since 0.3"));
+    setenv("MSDU_WIRE_ROUNDING", "", 1);
+    ck_assert_int_eq(msdu__settings_load(NULL, &settings, &log), MSDU_OK);
+    setenv("MSDU_WIRE_ROUNDING", "stochastic", 1);
+    ck_assert_int_eq(msdu__settings_load(NULL, &settings, &log), MSDU_ERR_INVALID);
+    ck_assert_str_eq(msdu_last_error(), "MSDU_WIRE_ROUNDING is gone since 0.3: values are always "
+                                        "rounded to the nearest level");
+}
+END_TEST
+
 START_TEST(overrides_are_logged_at_info_but_never_the_secret)
 {
     msdu__settings settings;
@@ -369,6 +390,7 @@ static void add_tests(TCase *tcase)
     tcase_add_test(tcase, settings_that_do_not_go_together_are_refused);
     tcase_add_test(tcase, a_default_gives_way_to_a_given_value);
     tcase_add_test(tcase, an_unknown_variable_is_one_warning_with_a_hint);
+    tcase_add_test(tcase, a_setting_that_is_gone_is_an_error_that_says_what_holds_instead);
     tcase_add_test(tcase, overrides_are_logged_at_info_but_never_the_secret);
     tcase_add_test(tcase, the_variable_for_the_log_turns_on_standard_error);
     tcase_add_test(tcase, the_description_has_what_ranks_must_agree_on_and_no_more);

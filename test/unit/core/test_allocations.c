@@ -102,9 +102,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("allocations");
-    TCase *tcase = tcase_create("allocations");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "allocations", 60, NULL, NULL);
     tcase_add_loop_test(tcase, nothing_is_allocated_after_start, 0, 5);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -168,7 +168,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("cores");
-    TCase *tcase = tcase_create("cores");
+    TCase *tcase = suite_case(suite, "cores", 0, NULL, NULL);
 
     tcase_add_test(tcase, only_ranks_of_a_host_that_outnumber_its_cores_share_them);
     tcase_add_test(tcase, all_ranks_of_one_host_have_no_network);
@@ -177,6 +177,5 @@ int main(void)
     tcase_add_test(tcase, a_stolen_core_halts_the_ranks_on_the_others_too);
     tcase_add_test(tcase, a_wait_counts_as_far_as_cores_were_idle);
     tcase_add_test(tcase, a_thread_without_a_core_is_queued);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -391,9 +391,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("observe");
-    TCase *tcase = tcase_create("observe");
-    tcase_add_checked_fixture(tcase, make_path, drop_path);
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "observe", 60, make_path, drop_path);
     tcase_add_test(tcase, the_summary_names_its_numbers);
     tcase_add_test(tcase, more_bytes_are_not_called_fewer);
     tcase_add_test(tcase, an_empty_summary_divides_by_nothing);
@@ -410,6 +408,5 @@ int main(void)
     tcase_add_test(tcase, a_full_disk_under_the_trace_is_reported_once);
     tcase_add_test(tcase, a_trace_that_cannot_be_opened_names_the_cause);
     tcase_add_test(tcase, no_trace_is_no_work);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -140,12 +140,10 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("ready");
-    TCase *tcase = tcase_create("ready");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = suite_case(suite, "ready", 60, NULL, NULL);
     tcase_add_test(tcase, values_come_out_in_order);
     tcase_add_test(tcase, looking_does_not_take);
     tcase_add_loop_test(tcase, holds_what_was_asked_for_and_refuses_more, 1, 34);
     tcase_add_loop_test(tcase, many_producers_lose_nothing_and_keep_their_order, 0, 2);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -171,15 +171,13 @@ END_TEST
 
 int main(void)
 {
-    TCase *cases = tcase_create("worker");
-    tcase_set_timeout(cases, 60);
+    Suite *suite = suite_create("worker");
+    TCase *cases = suite_case(suite, "worker", 60, NULL, NULL);
     tcase_add_test(cases, every_kick_is_answered);
     tcase_add_test(cases, stop_is_seen_at_any_moment);
     tcase_add_test(cases, a_limited_sleep_ends_by_itself);
     tcase_add_test(cases, stop_without_start_and_twice_is_allowed);
     tcase_add_test(cases, a_kick_may_come_after_stop);
     tcase_add_test(cases, signals_are_the_trainers);
-    Suite *suite = suite_create("worker");
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

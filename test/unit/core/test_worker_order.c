@@ -100,9 +100,8 @@ END_TEST
 
 int main(void)
 {
-    TCase *cases = tcase_create("order");
-    tcase_add_test(cases, stop_is_seen_in_any_order);
     Suite *suite = suite_create("worker_order");
-    suite_add_tcase(suite, cases);
+    TCase *cases = suite_case(suite, "order", 0, NULL, NULL);
+    tcase_add_test(cases, stop_is_seen_in_any_order);
     return suite_run(suite);
 }

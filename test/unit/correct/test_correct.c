@@ -455,7 +455,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("correct");
-    TCase *cases = tcase_create("correct");
+    TCase *cases = suite_case(suite, "correct", 0, NULL, NULL);
     tcase_add_test(cases, a_chain_is_read_in_order);
     tcase_add_test(cases, a_chain_without_merge_gets_one);
     tcase_add_loop_test(cases, a_bad_chain_is_refused_by_name, 0,
@@ -469,6 +469,5 @@ int main(void)
     tcase_add_test(cases, average_equals_parameter_averaging);
     tcase_add_test(cases, keeping_overlapped_steps_survives_any_delay_and_overwriting_does_not);
     tcase_add_test(cases, elastic_and_blend_leave_a_part_of_the_difference);
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

@@ -32,7 +32,6 @@ static inline msdu__interval_args default_args(void)
         .plateau_patience = 2,
         .plateau_threshold = 0.05,
         .fixed_wire = -1,
-        .warmup_wire = -1,
         .widest_wire = FLOAT32,
         .can_go_local = true,
         .delay_max = 4,

@@ -532,10 +532,8 @@ static void add_all(TCase *tcase)
 int main(void)
 {
     Suite *suite = suite_create("divergence");
-    TCase *tcase = tcase_create("divergence");
+    TCase *tcase = suite_case(suite, "divergence", 120, NULL, NULL);
 
-    tcase_set_timeout(tcase, 120);
     add_all(tcase);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -244,7 +244,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("waiting");
-    TCase *tcase = tcase_create("waiting");
+    TCase *tcase = suite_case(suite, "waiting", 0, NULL, NULL);
 
     tcase_add_test(tcase, a_share_of_a_step_is_learned_from_what_was_waited);
     tcase_add_test(tcase, a_round_without_waiting_is_a_lower_bound);
@@ -258,6 +258,5 @@ int main(void)
     tcase_add_test(tcase, more_hides_than_expected);
     tcase_add_loop_test(tcase, what_every_round_costs_lengthens_it, 0, 2);
     tcase_add_test(tcase, nothing_is_left_for_a_hiccup);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

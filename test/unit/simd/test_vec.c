@@ -462,8 +462,7 @@ int main(void)
         variants++;
     }
     Suite *suite = suite_create("vec");
-    TCase *cases = tcase_create("vec");
-    tcase_add_checked_fixture(cases, setup, NULL);
+    TCase *cases = suite_case(suite, "vec", 0, setup, NULL);
     tcase_add_loop_test(cases, float16_widens_every_value, 0, variants);
     tcase_add_loop_test(cases, float16_narrows_to_nearest_even, 0, variants);
     tcase_add_loop_test(cases, bfloat16_widens_and_narrows_to_nearest_even, 0, variants);
@@ -475,6 +474,5 @@ int main(void)
     tcase_add_loop_test(cases, large_finite_values_are_not_bad, 0, variants);
     tcase_add_loop_test(cases, scale_and_sum_work_for_sixteen_bits, 0, 2);
     tcase_add_test(cases, names_of_variants_are_known);
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

@@ -472,9 +472,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("slicer");
-    TCase *tcase = tcase_create("slicer");
+    TCase *tcase = suite_case(suite, "slicer", 120, NULL, NULL);
 
-    tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, random_tensor_lists_keep_every_property);
     tcase_add_test(tcase, all_small_cases_equal_a_naive_slicer);
     tcase_add_test(tcase, no_tensors_give_no_slices);
@@ -483,6 +482,5 @@ int main(void)
     tcase_add_test(tcase, pieces_of_a_large_tensor_are_equal);
     tcase_add_test(tcase, equal_layers_are_strided_over_fragments);
     tcase_add_test(tcase, same_input_gives_same_slices);
-    suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -367,7 +367,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("tuner");
-    TCase *cases = tcase_create("tuner");
+    TCase *cases = suite_case(suite, "tuner", 0, NULL, NULL);
     tcase_set_timeout(cases, 60); /* under a sanitizer, on a busy machine */
     tcase_add_loop_test(cases, the_best_cut_follows_the_square_root, 0, 2);
     tcase_add_test(cases, a_long_latency_takes_more_slices_in_flight);
@@ -381,6 +381,5 @@ int main(void)
     tcase_add_test(cases, rounds_that_tell_nothing_are_passed_over);
     tcase_add_test(cases, a_narrow_slice_sends_no_more_and_leaves_room_for_order);
     tcase_add_test(cases, the_first_cut_has_many_slices_but_no_small_ones);
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

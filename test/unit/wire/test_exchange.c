@@ -320,9 +320,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("exchange");
-    TCase *cases = tcase_create("exchange");
-    tcase_add_checked_fixture(cases, setup, NULL);
-    tcase_set_timeout(cases, 60);
+    TCase *cases = suite_case(suite, "exchange", 60, setup, NULL);
     tcase_add_test(cases, shares_cover_every_element_once_in_whole_blocks);
     tcase_add_loop_test(cases, all_ranks_decode_the_same_bits, 0, MSDU__WIRE_COUNT);
     tcase_add_loop_test(cases, result_is_the_mean_within_the_formats_error, 0, MSDU__WIRE_COUNT);
@@ -333,6 +331,5 @@ int main(void)
     tcase_add_loop_test(cases, bytes_of_a_rank_equal_the_formula, 0, MSDU__WIRE_COUNT);
     tcase_add_loop_test(cases, no_rank_sends_more_than_the_first, 0, MSDU__WIRE_COUNT);
     tcase_add_test(cases, energy_returned_is_that_of_the_residuals);
-    suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

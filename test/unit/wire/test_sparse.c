@@ -116,7 +116,7 @@ START_TEST(it_is_the_plain_reference)
         for (uint64_t i = 0; i < count; i++) {
             value[i] = value_of(_i, i);
         }
-        (void)msdu__wire_encode(sparse(), value, NULL, count, BLOCK, (msdu__noise){0}, coded);
+        (void)msdu__wire_encode(sparse(), value, NULL, count, BLOCK, coded);
         msdu__wire_decode(sparse(), coded, count, BLOCK, back);
         reference(value, count, want);
         int wrong = 0;
@@ -135,7 +135,7 @@ START_TEST(an_eighth_is_sent_where_there_is_that_much)
         for (uint64_t i = 0; i < count; i++) {
             value[i] = value_of(_i, i);
         }
-        (void)msdu__wire_encode(sparse(), value, NULL, count, BLOCK, (msdu__noise){0}, coded);
+        (void)msdu__wire_encode(sparse(), value, NULL, count, BLOCK, coded);
         msdu__wire_decode(sparse(), coded, count, BLOCK, back);
         uint64_t sent = 0;
         for (uint64_t i = 0; i < count; i++) {
@@ -191,7 +191,7 @@ START_TEST(feedback_sums_to_the_truth)
             value[i] = (float)(0.05 + random_gaussian(&random_state));
             truth[i] += (double)value[i];
         }
-        (void)msdu__wire_encode(sparse(), value, residual, count, 256, (msdu__noise){0}, coded);
+        (void)msdu__wire_encode(sparse(), value, residual, count, 256, coded);
         msdu__wire_decode(sparse(), coded, count, 256, back);
         for (uint64_t i = 0; i < count; i++) {
             sent[i] += (double)back[i];

@@ -39,24 +39,22 @@ static const char *const chains[] = {
 
 /* --- correction --- */
 
-static msdu__arrays arrays_of(msdu__kernel_arrays *a, bool has_snapshot)
+static msdu_arrays arrays_of(msdu__kernel_arrays *a, bool has_snapshot)
 {
-    return (msdu__arrays){
+    return (msdu_arrays){
         .param = a->array[MSDU__PARAM],
         .anchor = a->array[MSDU__ANCHOR],
         .update = a->array[MSDU__UPDATE],
         .momentum = a->array[MSDU__MOMENTUM],
         .snapshot = has_snapshot ? a->array[MSDU__SNAPSHOT] : NULL,
-        .count = a->count,
-        .dtype = MSDU_FLOAT32,
     };
 }
 
 static void run_capture(const msdu__kernel *kernel, msdu__kernel_arrays *a)
 {
     msdu__sums sums = {0};
-    msdu__arrays arrays = arrays_of(a, false);
-    msdu__correct_capture(&arrays, kernel->variant != 0 ? a->array[MSDU__SNAPSHOT] : NULL, &sums);
+    msdu_arrays arrays = arrays_of(a, kernel->variant != 0);
+    msdu__correct_capture(&arrays, a->count, MSDU_FLOAT32, &sums);
     a->sink += sums.update_sq + sums.weight_sq;
 }
 
@@ -71,12 +69,12 @@ static void run_apply(const msdu__kernel *kernel, msdu__kernel_arrays *a)
     msdu__chain chain;
     char why[128];
     msdu__sums sums = {0};
-    msdu__arrays arrays = arrays_of(a, true);
+    msdu_arrays arrays = arrays_of(a, true);
     if (!msdu__chain_parse(chains[kernel->variant], false, &chain, why, sizeof(why))) {
         abort(); /* the names are ours */
     }
     const msdu_rules rules = msdu__chain_numbers(&chain, &correct_args, false);
-    msdu__correct_apply(&rules, &arrays, &sums);
+    msdu__correct_apply(&rules, &arrays, a->count, MSDU_FLOAT32, &sums);
     a->sink += sums.update_sq + sums.weight_sq;
 }
 

@@ -97,23 +97,11 @@ static msdu_status add(const msdu_launch *at, float *x, const float *y, double f
     return MSDU_OK;
 }
 
-static msdu__arrays arrays_of(const msdu_launch *at, const msdu_arrays *arrays)
-{
-    return (msdu__arrays){.param = arrays->param,
-                          .anchor = arrays->anchor,
-                          .update = arrays->update,
-                          .momentum = arrays->momentum,
-                          .snapshot = arrays->snapshot,
-                          .count = at->count,
-                          .dtype = at->dtype};
-}
-
 static msdu_status capture(const msdu_launch *at, const msdu_arrays *arrays, msdu_sums *sums,
                            uint64_t *hash)
 {
-    msdu__arrays own = arrays_of(at, arrays);
     msdu__sums found = {.hash = *hash};
-    msdu__correct_capture(&own, arrays->snapshot, &found);
+    msdu__correct_capture(arrays, at->count, at->dtype, &found);
     *hash = found.hash;
     return give(&found, sums);
 }
@@ -121,9 +109,8 @@ static msdu_status capture(const msdu_launch *at, const msdu_arrays *arrays, msd
 static msdu_status apply(const msdu_launch *at, const msdu_arrays *arrays, const msdu_rules *rules,
                          msdu_sums *sums)
 {
-    msdu__arrays own = arrays_of(at, arrays);
     msdu__sums found = {0};
-    msdu__correct_apply(rules, &own, &found);
+    msdu__correct_apply(rules, arrays, at->count, at->dtype, &found);
     return give(&found, sums);
 }
 

@@ -147,11 +147,6 @@ static void *at(void *array, uint64_t start, size_t element_bytes)
     return array == NULL ? NULL : (unsigned char *)array + start * element_bytes;
 }
 
-static const void *at_const(const void *array, uint64_t start, size_t element_bytes)
-{
-    return array == NULL ? NULL : (const unsigned char *)array + start * element_bytes;
-}
-
 #define HASH_LANES 4 /* that do not wait for each other */
 
 static uint64_t mix(uint64_t hash, uint64_t word)
@@ -177,21 +172,21 @@ static uint64_t hash_more(uint64_t hash, const void *data, size_t bytes)
     return mix(mix(lanes[0], lanes[1]), mix(lanes[2], lanes[3]));
 }
 
-static void capture_span(const msdu__arrays *arrays, span s, void *snapshot, msdu__sums *sums)
+static void capture_span(const msdu_arrays *arrays, int32_t dtype, span s, msdu__sums *sums)
 {
-    const size_t bytes = msdu__dtype_working_bytes(arrays->dtype);
-    const msdu__vec_real *loops = msdu__vec_get()->real[arrays->dtype == MSDU_FLOAT64];
-    const void *anchor = at_const(arrays->anchor, s.start, bytes);
-    const void *param = at_const(arrays->param, s.start, msdu__dtype_bytes(arrays->dtype));
+    const size_t bytes = msdu__dtype_working_bytes(dtype);
+    const msdu__vec_real *loops = msdu__vec_get()->real[dtype == MSDU_FLOAT64];
+    const void *anchor = at(arrays->anchor, s.start, bytes);
+    const void *param = at(arrays->param, s.start, msdu__dtype_bytes(dtype));
     void *update = at(arrays->update, s.start, bytes);
     float wide[MSDU__CHUNK];
-    if (msdu__dtype_is_half(arrays->dtype)) {
-        msdu__vec_widen(param, arrays->dtype, wide, s.count);
+    if (msdu__dtype_is_half(dtype)) {
+        msdu__vec_widen(param, dtype, wide, s.count);
         param = wide;
     }
     loops->difference(anchor, param, update, s.count);
-    if (snapshot != NULL) {
-        memcpy(at(snapshot, s.start, bytes), param, s.count * bytes);
+    if (arrays->snapshot != NULL) {
+        memcpy(at(arrays->snapshot, s.start, bytes), param, s.count * bytes);
     }
     /* Sums are loops of their own: in the first cache level they cost little, and compilers
      * vectorize each of these loops but not all of them in one. */
@@ -200,10 +195,11 @@ static void capture_span(const msdu__arrays *arrays, span s, void *snapshot, msd
     sums->hash = hash_more(sums->hash, param, s.count * bytes);
 }
 
-void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sums *sums)
+void msdu__correct_capture(const msdu_arrays *arrays, uint64_t count, int32_t dtype,
+                           msdu__sums *sums)
 {
-    for (uint64_t start = 0; start < arrays->count; start += MSDU__CHUNK) {
-        capture_span(arrays, span_next(start, arrays->count), snapshot, sums);
+    for (uint64_t start = 0; start < count; start += MSDU__CHUNK) {
+        capture_span(arrays, dtype, span_next(start, count), sums);
     }
 }
 
@@ -250,25 +246,25 @@ static void shape(const msdu_rule_step *s, const chunk *c)
     }
 }
 
-static void apply_span(const msdu_rules *rules, const msdu__arrays *arrays, span s,
+static void apply_span(const msdu_rules *rules, const msdu_arrays *arrays, int32_t dtype, span s,
                        msdu__sums *sums)
 {
-    const size_t bytes = msdu__dtype_working_bytes(arrays->dtype);
+    const size_t bytes = msdu__dtype_working_bytes(dtype);
     const msdu_rule_step *last = &rules->steps[rules->count - 1];
-    void *param = at(arrays->param, s.start, msdu__dtype_bytes(arrays->dtype));
+    void *param = at(arrays->param, s.start, msdu__dtype_bytes(dtype));
     float wide[MSDU__CHUNK];
     const chunk c = {
-        .loops = msdu__vec_get()->real[arrays->dtype == MSDU_FLOAT64],
-        .param = msdu__dtype_is_half(arrays->dtype) ? wide : param,
+        .loops = msdu__vec_get()->real[dtype == MSDU_FLOAT64],
+        .param = msdu__dtype_is_half(dtype) ? wide : param,
         .anchor = at(arrays->anchor, s.start, bytes),
         .update = at(arrays->update, s.start, bytes),
         .momentum = at(arrays->momentum, s.start, bytes),
-        .snapshot = at_const(arrays->snapshot, s.start, bytes),
+        .snapshot = at(arrays->snapshot, s.start, bytes),
         .count = s.count,
         .bytes = bytes,
     };
-    if (msdu__dtype_is_half(arrays->dtype) && last->rule != MSDU_RULE_AVERAGE) { /* that only writes w */
-        msdu__vec_widen(param, arrays->dtype, wide, s.count);
+    if (msdu__dtype_is_half(dtype) && last->rule != MSDU_RULE_AVERAGE) { /* that only writes w */
+        msdu__vec_widen(param, dtype, wide, s.count);
     }
     sums->update_sq += c.loops->sum_sq(c.update, s.count, &sums->has_bad);
     for (uint32_t i = 0; i + 1 < rules->count; i++) {
@@ -276,15 +272,16 @@ static void apply_span(const msdu_rules *rules, const msdu__arrays *arrays, span
     }
     merge(last, &c);
     sums->weight_sq += c.loops->sum_sq(c.anchor, s.count, &sums->has_bad);
-    if (msdu__dtype_is_half(arrays->dtype)) {
-        msdu__vec_narrow(wide, arrays->dtype, param, s.count);
+    if (msdu__dtype_is_half(dtype)) {
+        msdu__vec_narrow(wide, dtype, param, s.count);
     }
 }
 
-void msdu__correct_apply(const msdu_rules *rules, const msdu__arrays *arrays, msdu__sums *sums)
+void msdu__correct_apply(const msdu_rules *rules, const msdu_arrays *arrays, uint64_t count,
+                         int32_t dtype, msdu__sums *sums)
 {
     assert(rules->count > 0);
-    for (uint64_t start = 0; start < arrays->count; start += MSDU__CHUNK) {
-        apply_span(rules, arrays, span_next(start, arrays->count), sums);
+    for (uint64_t start = 0; start < count; start += MSDU__CHUNK) {
+        apply_span(rules, arrays, dtype, span_next(start, count), sums);
     }
 }

@@ -75,17 +75,6 @@ msdu_rules msdu__chain_numbers(const msdu__chain *chain, const msdu__correct_arg
 bool msdu__chain_keeps_equal(const msdu__chain *chain, const msdu__correct_args *args,
                              bool is_prompt);
 
-/* One slice's arrays, all `count` elements. */
-typedef struct msdu__arrays {
-    void *param;          /* dtype */
-    void *anchor;         /* working type; so are the rest */
-    void *update;         /* in: d; contents unspecified afterwards */
-    void *momentum;       /* or NULL */
-    const void *snapshot; /* or NULL: y is param */
-    uint64_t count;
-    int32_t dtype;
-} msdu__arrays;
-
 /* Sums over a slice, in double. */
 typedef struct msdu__sums {
     double update_sq; /* |d|^2 before shaping, or |local pseudo-gradient|^2 in capture */
@@ -96,12 +85,14 @@ typedef struct msdu__sums {
 
 /*
  * Capture: update <- anchor - param (the local pseudo-gradient, in working type), snapshot <-
- * param if snapshot is not NULL, sums added to *sums. One pass.
+ * param if there is one, sums added to *sums. One pass over count elements of dtype.
  */
-void msdu__correct_capture(const msdu__arrays *arrays, void *snapshot, msdu__sums *sums);
+void msdu__correct_capture(const msdu_arrays *arrays, uint64_t count, int32_t dtype,
+                           msdu__sums *sums);
 
-/* Apply the rules to one slice, sums added to *sums. One pass. */
-void msdu__correct_apply(const msdu_rules *rules, const msdu__arrays *arrays, msdu__sums *sums);
+/* Apply the rules to one slice; update is spent, sums are added to *sums. One pass. */
+void msdu__correct_apply(const msdu_rules *rules, const msdu_arrays *arrays, uint64_t count,
+                         int32_t dtype, msdu__sums *sums);
 
 /* --- recursion.c: the accumulated-gradient domain (design.md section 3) --- */
 

@@ -93,7 +93,7 @@ typedef struct slice {
 static slice s;
 
 /* Fill for a dtype, so that double and working type hold the same values. */
-static msdu__arrays fill(int32_t dtype)
+static msdu_arrays fill(int32_t dtype)
 {
     double *const arrays[5] = {s.param, s.anchor, s.update, s.momentum, s.snapshot};
     for (int k = 0; k < 5; k++) {
@@ -110,15 +110,13 @@ static msdu__arrays fill(int32_t dtype)
             arrays[k][i] = (double)s.f[k][i];
         }
     }
-    msdu__arrays out = {.param = s.f[0],
-                        .anchor = s.f[1],
-                        .update = s.f[2],
-                        .momentum = s.f[3],
-                        .snapshot = s.f[4],
-                        .count = MOST,
-                        .dtype = dtype};
+    msdu_arrays out = {.param = s.f[0],
+                       .anchor = s.f[1],
+                       .update = s.f[2],
+                       .momentum = s.f[3],
+                       .snapshot = s.f[4]};
     if (dtype == MSDU_FLOAT64) {
-        out = (msdu__arrays){s.param, s.anchor, s.update, s.momentum, s.snapshot, MOST, dtype};
+        out = (msdu_arrays){s.param, s.anchor, s.update, s.momentum, s.snapshot};
     } else if (dtype != MSDU_FLOAT32) {
         out.param = s.half;
     }
@@ -126,10 +124,10 @@ static msdu__arrays fill(int32_t dtype)
 }
 
 static void apply(const msdu__chain *chain, const msdu__correct_args *args,
-                  const msdu__arrays *arrays, msdu__sums *sums)
+                  const msdu_arrays *arrays, uint64_t count, int32_t dtype, msdu__sums *sums)
 {
     const msdu_rules rules = msdu__chain_numbers(chain, args, arrays->snapshot == NULL);
-    msdu__correct_apply(&rules, arrays, sums);
+    msdu__correct_apply(&rules, arrays, count, dtype, sums);
 }
 
 /* One element of "clip,outer,<merge>" in long form. */
@@ -188,10 +186,10 @@ static void check_apply(const char *merge, int32_t dtype, bool is_nesterov)
                                      .clip_scale = 0.9,
                                      .staleness = 3,
                                      .ranks = 4};
-    const msdu__arrays arrays = fill(dtype);
+    const msdu_arrays arrays = fill(dtype);
     memcpy(&before, &s, sizeof(s));
     msdu__sums sums = {0};
-    apply(&chain, &args, &arrays, &sums);
+    apply(&chain, &args, &arrays, MOST, dtype, &sums);
     double update_sq = 0.0;
     double weight_sq = 0.0;
     int wrong = 0;
@@ -225,10 +223,11 @@ END_TEST
 START_TEST(capture_takes_difference_snapshot_and_sums)
 {
     const int32_t dtype = _i;
-    const msdu__arrays arrays = fill(dtype);
+    msdu_arrays arrays = fill(dtype);
     static double kept[MOST];
     msdu__sums sums = {0};
-    msdu__correct_capture(&arrays, kept, &sums);
+    arrays.snapshot = kept;
+    msdu__correct_capture(&arrays, MOST, dtype, &sums);
     double update_sq = 0.0;
     double weight_sq = 0.0;
     const float *narrow = (const float *)(const void *)kept;
@@ -250,10 +249,10 @@ END_TEST
 
 START_TEST(capture_reports_a_bad_parameter)
 {
-    const msdu__arrays arrays = fill(MSDU_FLOAT32);
+    const msdu_arrays arrays = fill(MSDU_FLOAT32);
     msdu__sums sums = {0};
     s.f[0][MOST - 1] = _i == 0 ? NAN : INFINITY;
-    msdu__correct_capture(&arrays, NULL, &sums);
+    msdu__correct_capture(&arrays, MOST, MSDU_FLOAT32, &sums);
     ck_assert(sums.has_bad);
 }
 END_TEST
@@ -265,7 +264,7 @@ static void apply_fresh(const char *text, const msdu__correct_args *args, int32_
                         bool has_snapshot)
 {
     random_state = 99;
-    msdu__arrays arrays = fill(dtype);
+    msdu_arrays arrays = fill(dtype);
     memset(s.momentum, 0, sizeof(s.momentum));
     memset(s.f[3], 0, sizeof(s.f[3]));
     s.f[2][5] = -0.0F;
@@ -275,7 +274,7 @@ static void apply_fresh(const char *text, const msdu__correct_args *args, int32_
     arrays.snapshot = has_snapshot ? arrays.snapshot : NULL;
     msdu__sums sums = {0};
     const msdu__chain chain = parsed(text, false);
-    apply(&chain, args, &arrays, &sums);
+    apply(&chain, args, &arrays, MOST, dtype, &sums);
 }
 
 static const struct {
@@ -332,15 +331,13 @@ static void local_step(double lr)
     }
 }
 
-static msdu__arrays worker_arrays(int k, double *update)
+static msdu_arrays worker_arrays(int k, double *update)
 {
-    return (msdu__arrays){.param = all.param[k],
-                          .anchor = all.anchor[k],
-                          .update = update,
-                          .momentum = all.momentum[k],
-                          .snapshot = all.snapshot[k],
-                          .count = PARAMS,
-                          .dtype = MSDU_FLOAT64};
+    return (msdu_arrays){.param = all.param[k],
+                         .anchor = all.anchor[k],
+                         .update = update,
+                         .momentum = all.momentum[k],
+                         .snapshot = all.snapshot[k]};
 }
 
 static void capture_all(void)
@@ -348,9 +345,9 @@ static void capture_all(void)
     double update[PARAMS];
     memset(all.mean, 0, sizeof(all.mean));
     for (int k = 0; k < WORKERS; k++) {
-        const msdu__arrays arrays = worker_arrays(k, update);
+        const msdu_arrays arrays = worker_arrays(k, update);
         msdu__sums sums = {0};
-        msdu__correct_capture(&arrays, all.snapshot[k], &sums);
+        msdu__correct_capture(&arrays, PARAMS, MSDU_FLOAT64, &sums);
         for (int i = 0; i < PARAMS; i++) {
             all.mean[i] += update[i] / WORKERS;
         }
@@ -362,9 +359,9 @@ static void apply_all(const msdu__chain *chain, const msdu__correct_args *args)
     double update[PARAMS];
     for (int k = 0; k < WORKERS; k++) {
         memcpy(update, all.mean, sizeof(update));
-        const msdu__arrays arrays = worker_arrays(k, update);
+        const msdu_arrays arrays = worker_arrays(k, update);
         msdu__sums sums = {0};
-        apply(chain, args, &arrays, &sums);
+        apply(chain, args, &arrays, PARAMS, MSDU_FLOAT64, &sums);
     }
 }
 

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* Constants of the trade between interval, delay and wire; bench/results/policy_trials.txt. */
+/* Constants of the trade between interval, delay and wire; bench/results/trials/policy.txt. */
 /* Of withheld energy beside disagreement: from h = 2 on, ternary costs hardly more than int4. */
 #define RESIDUAL_WEIGHT  0.25
 #define SMOOTH           0.3 /* weight of the newest measurement */

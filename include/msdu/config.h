@@ -37,6 +37,8 @@ typedef enum msdu_log_level {
  */
 typedef void (*msdu_log_fn)(void *user, msdu_log_level level, const char *text);
 
+typedef struct msdu_store msdu_store; /* msdu/store.h */
+
 /*
  * Settings of a context. Zero (NULL) in any field means "use the default"; new fields are only
  * appended. `msdu info` prints every setting with its default, range and help; the same names,
@@ -57,7 +59,8 @@ typedef struct msdu_config {
     const char *backend;    /* "local", "gloo" or the path of a module; default "gloo" */
     const char *job;        /* job name, checked by the rendezvous; default "msdu" */
     const char *secret;     /* optional shared secret: at least 16 random bytes; never logged */
-    const char *rendezvous; /* file:///DIR, tcp://HOST:PORT, redis://HOST:PORT */
+    const char *rendezvous; /* file:///DIR, tcp://HOST:PORT, redis://[USER:PASSWORD@]HOST:PORT[/DB];
+                               a login is never logged */
     const char *interface;  /* network interface to bind to, such as "eth0" */
     const char *tls_key;    /* PEM files of Gloo's TLS transport, where Gloo has it */
     const char *tls_cert;
@@ -132,6 +135,8 @@ typedef struct msdu_config {
     const char *wire_rounding; /* int8, int4, ternary: "nearest", "stochastic" */
     const char *wire_warmup; /* format in the first warmup_steps; default that of `wire`, or float32
                                 where that is "auto" */
+    const msdu_store *store; /* by which ranks meet where `rendezvous` is not set; copied, NULL:
+                                none */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

@@ -4,6 +4,8 @@
 #ifndef MSDU_CONFIG_H
 #define MSDU_CONFIG_H
 
+#include <msdu/store.h>
+
 #include "base/base.h"
 
 enum { MSDU__DOMAIN_AUTO, MSDU__DOMAIN_GRADIENT, MSDU__DOMAIN_ACCUMULATED, MSDU__DOMAIN_PARAMETER };
@@ -29,7 +31,7 @@ typedef struct msdu__settings {
     char backend[MSDU__SETTING_BYTES];
     char job[MSDU__SETTING_BYTES];
     char secret[MSDU__SETTING_BYTES];
-    char rendezvous[MSDU__SETTING_BYTES]; /* from MASTER_ADDR:MASTER_PORT if not given and there */
+    char rendezvous[MSDU__SETTING_BYTES]; /* where nobody set it: of store, or MASTER_* */
     char interface[MSDU__SETTING_BYTES];
     char tls_key[MSDU__SETTING_BYTES];
     char tls_cert[MSDU__SETTING_BYTES];
@@ -83,6 +85,7 @@ typedef struct msdu__settings {
     int64_t metrics_period_ms;
     int64_t log_level; /* msdu_log_level */
     char config_file[MSDU__SETTING_BYTES];
+    msdu_store store; /* size 0: none was given */
 } msdu__settings;
 
 /*

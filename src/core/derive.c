@@ -202,5 +202,6 @@ void msdu__derive_host(msdu__pipeline *p)
         .notify = host_notify,
         .log = host_log,
         .fail = host_fail,
+        .store = s->store.size > 0 ? &s->store : NULL,
     };
 }

@@ -2,6 +2,7 @@
 /* Ranks that meet by Redis: a real server, with and without logins, and what only looks like one.
  */
 #include "backend/rendezvous/hub_net.h"
+#include "backend/rendezvous/redis.h"
 #include "hub_fixture.h"
 #include "suite.h"
 
@@ -205,6 +206,13 @@ END_TEST
 TCase *hub_redis(void)
 {
     TCase *redis = tcase_create("redis");
+    struct msdu__redis parsed;
+    msdu_store store;
+    char cause[MSDU__CAUSE_BYTES];
+    if (msdu__redis_open("redis://localhost:1", &parsed, &store, cause) == MSDU_ERR_UNSUPPORTED) {
+        (void)printf("redis: skipped: %s\n", cause);
+        return redis;
+    }
     tcase_set_timeout(redis, 60);
     tcase_add_checked_fixture(redis, NULL, stop_server);
     tcase_add_loop_test(redis, ranks_meet_by_redis_with_the_right_login_only, 0,

@@ -220,7 +220,7 @@ static msdu_status open_other(struct msdu__hub *hub)
             return fail_place(hub, status, what, cause);
         }
         /* An attempt in the last moments would only replace the cause by "timed out". */
-        if (msdu__net_now() + pause_ns >= until_ns) {
+        if (msdu__net_now() + 2 * pause_ns >= until_ns) {
             msdu__span_text(hub->host->deadline_ns, span, sizeof(span));
             (void)snprintf(what, sizeof(what), "rank 0 was not reached within %s", span);
             return fail_place(hub, MSDU_ERR_TIMEOUT, what, cause);

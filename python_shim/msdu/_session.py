@@ -93,7 +93,8 @@ class Session:
         given = _choose.settings(settings, self.optimizers, device)
         if second_moments == "keep":
             given.update(_choose.for_kept_moments(given, self.optimizers))
-        given.update(_rendezvous.place(given, process_group))
+        found, store = _rendezvous.place(given, process_group)
+        given.update(found)
         self._moments = _moments.SecondMoments(self.optimizers, second_moments)
         self._slots = slots
         self._params: list[torch.Tensor] = [slot.param for slot in slots]
@@ -115,7 +116,7 @@ class Session:
         self._lr: Optional[float] = None
         self._plain_bytes = 0  # what a plain script would have sent
         self._sent = _summary.Sent()
-        self._context = _device.kind_of(device)(given, device)
+        self._context = _device.kind_of(device)(given, device, store)
         self._gradients = self._source(
             self._context, slots, unused, self._pass_begins, self._pass_ends
         )
@@ -129,8 +130,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-        finally:
-            _rendezvous.let_go()
         attached.add(self)
 
     # --- start ---
@@ -146,7 +145,7 @@ class Session:
         self._buffers: list[tuple[_tensors.Slot, torch.nn.Module, str]] = []
         fixed = self._register_rest(buffers)
         self._context.settle()
-        self._context.call(self._context.lib.start)
+        self._context.start()
         for one in fixed:
             one.finish()
         summary = self._context.summary()

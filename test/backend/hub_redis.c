@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that meet by Redis: a real server, with and without logins, and what only looks like one.
  */
-#include "backend/rendezvous/hub_net.h"
+#include "backend/rendezvous/net.h"
 #include "backend/rendezvous/redis.h"
 #include "hub_fixture.h"
 #include "suite.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that meet by a store of the caller's: a good one, and every way in which one may fail. */
-#include "backend/rendezvous/hub_net.h"
+#include "backend/rendezvous/net.h"
 #include "hub_fixture.h"
 
 #include <inttypes.h>

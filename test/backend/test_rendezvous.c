@@ -3,9 +3,9 @@
 #include "hub_fixture.h"
 #include "suite.h"
 
-#include "backend/rendezvous/hub_auth.h"
-#include "backend/rendezvous/hub_net.h"
-#include "backend/rendezvous/hub_server.h"
+#include "backend/rendezvous/auth.h"
+#include "backend/rendezvous/net.h"
+#include "backend/rendezvous/server.h"
 
 #include <check.h>
 #include <errno.h>

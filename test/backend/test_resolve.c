@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host names on a machine that has neither /etc/hosts nor a name server, and on one that has. */
-#include "backend/rendezvous/hub_net.h"
+#include "backend/rendezvous/net.h"
 #include "suite.h"
 
 #include <arpa/inet.h>

@@ -3,7 +3,7 @@
 #include "hub.h"
 
 #include "backend/rank_list.h"
-#include "hub_impl.h"
+#include "impl.h"
 
 #include <errno.h>
 #include <inttypes.h>

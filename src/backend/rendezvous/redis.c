@@ -5,7 +5,7 @@
  */
 #include "redis.h"
 
-#include "hub_net.h"
+#include "net.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Redis as a store: its protocol by hiredis, over the rendezvous' own sockets with deadlines. */
-#ifndef MSDU_REDIS_H
-#define MSDU_REDIS_H
+#ifndef MSDU_RENDEZVOUS_REDIS_H
+#define MSDU_RENDEZVOUS_REDIS_H
 
-#include "hub_auth.h"
+#include "auth.h"
 
 #include <msdu/store.h>
 

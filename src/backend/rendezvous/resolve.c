@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses of host names and interfaces. No function logs or sets an error text. */
-#include "hub_net.h"
+#include "net.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>

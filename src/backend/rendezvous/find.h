@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where rank 0's hub is: an address, or a notice in a shared folder, in Redis or in the caller's
  * store. */
-#ifndef MSDU_HUB_FIND_H
-#define MSDU_HUB_FIND_H
+#ifndef MSDU_RENDEZVOUS_FIND_H
+#define MSDU_RENDEZVOUS_FIND_H
 
-#include "hub_auth.h"
-#include "hub_net.h"
+#include "auth.h"
+#include "net.h"
 #include "redis.h"
 
 #include <limits.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets with deadlines, for the hub. No function logs or sets an error text. */
-#ifndef MSDU_HUB_NET_H
-#define MSDU_HUB_NET_H
+#ifndef MSDU_RENDEZVOUS_NET_H
+#define MSDU_RENDEZVOUS_NET_H
 
 #include <stdbool.h>
 #include <stddef.h>

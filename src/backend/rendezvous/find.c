@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where rank 0's hub is: an address, or a notice in a shared folder, in Redis or in the caller's
  * store. */
-#include "hub_find.h"
+#include "find.h"
 
 #include <ctype.h>
 #include <errno.h>

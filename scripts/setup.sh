@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 packages_for() {
     # The names are the same in Debian 12 and 13 and in Ubuntu 22.04 and 24.04.
-    local build="build-essential cmake pkg-config python3 libgloo-dev libinih-dev libssl-dev libcjson-dev"
+    local build="build-essential cmake pkg-config python3 libgloo-dev libinih-dev libssl-dev libhiredis-dev libcjson-dev"
     local mpi="libopenmpi-dev openmpi-bin libmpich-dev mpich python3-mpi4py python3-numpy"
     case "$1" in
     build) echo "$build" ;;

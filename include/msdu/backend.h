@@ -20,6 +20,7 @@
 
 #include <msdu/device.h>
 #include <msdu/msdu.h>
+#include <msdu/store.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -52,6 +53,7 @@ typedef struct msdu_host {
     void (*log)(void *user, msdu_log_level level, const char *text);
     /* Set the calling thread's error text and return `status`. From any thread. */
     msdu_status (*fail)(msdu_status status, const char *text);
+    const msdu_store *store; /* what `rendezvous` store://[HOST] means; NULL: none was given */
 } msdu_host;
 
 typedef enum msdu_op_kind {

@@ -37,6 +37,8 @@ typedef enum msdu_log_level {
  */
 typedef void (*msdu_log_fn)(void *user, msdu_log_level level, const char *text);
 
+typedef struct msdu_store msdu_store; /* msdu/store.h */
+
 /*
  * Settings of a context. Zero (NULL) in any field means "use the default": what a comment says, or
  * else the first choice; new fields are only appended. `msdu info` prints every setting with its
@@ -65,8 +67,9 @@ typedef struct msdu_config {
                                hosts; up to 511 bytes; default msdu */
     const char *secret;     /* shared secret, at least 16 random bytes; checked by the rendezvous,
                                never logged; up to 511 bytes */
-    const char *rendezvous; /* where ranks meet; else MASTER_ADDR:MASTER_PORT; file:///DIR,
-                               tcp://HOST:PORT, redis://HOST:PORT */
+    const char *rendezvous; /* where ranks meet; else msdu_config.store, or MASTER_ADDR:MASTER_PORT;
+                               file:///DIR, tcp://HOST:PORT,
+                               redis://[USER:PASSWORD@]HOST:PORT[/DB] */
     const char *interface;  /* network interface to bind to, on hosts with several networks; an
                                interface, such as eth0 */
     const char *tls_key;    /* TLS private key, where others can read the network and Gloo was built
@@ -160,8 +163,11 @@ typedef struct msdu_config {
                                   of them; default 5000 */
 
     /* what a field cannot say, and what came later */
-    const char *settings; /* lines `name = value` as in an ini file, which win over the fields: an
-                             explicit zero, or a setting that the caller's header does not know */
+    const char *settings;    /* lines `name = value` as in an ini file, which win over the fields:
+                                an explicit zero, or a setting that the caller's header does not
+                                know */
+    const msdu_store *store; /* by which ranks meet where rendezvous is not set; copied; NULL:
+                                none */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

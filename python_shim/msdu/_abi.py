@@ -34,6 +34,7 @@ ERR_NOT_FOUND = -3
 ERR_STATE = -5
 ERR_TIMEOUT = -7
 ERR_NOT_FINITE = -9
+ERR_IO = -10
 
 # What can be said without a library; the others come from msdu_status_name().
 _NAMES = {
@@ -46,6 +47,11 @@ _NAMES = {
 }
 
 LOG_FN = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+STORE_SET_FN = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_size_t, c_uint64, c_void_p)
+STORE_GET_FN = ctypes.CFUNCTYPE(
+    c_int, c_void_p, c_char_p, c_void_p, ctypes.POINTER(c_size_t), c_uint64, c_void_p
+)
+STORE_WHY_BYTES = 256
 
 
 class Error(RuntimeError):
@@ -65,6 +71,18 @@ class Error(RuntimeError):
         return (type(self), (self.code, str(self)))
 
 
+class StoreTable(ctypes.Structure):
+    """msdu_store."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("user", c_void_p),
+        ("epoch", c_uint64),
+        ("set", STORE_SET_FN),
+        ("get", STORE_GET_FN),
+    ]
+
+
 class Config(ctypes.Structure):
     """msdu_config: every setting travels in ``settings``, one ``name = value`` a line."""
 
@@ -76,6 +94,7 @@ class Config(ctypes.Structure):
         ("log_level", c_int32),
         ("by_lines", c_char * 436),  # fields whose value goes by `settings`
         ("settings", c_char_p),
+        ("store", ctypes.POINTER(StoreTable)),
     ]
 
 

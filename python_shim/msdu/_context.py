@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
-from . import _abi, _settings
+from . import _abi, _settings, _store
 
 logger = logging.getLogger("msdu")
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
@@ -83,19 +83,28 @@ class Context:
     Args:
         given: settings.
         is_probe: made to ask something, never started: it does not list its settings.
+        store: by which ranks meet where no setting says otherwise.
 
     ``handle`` is None once destroyed, or in a forked child. ``place``: where its tensors are.
     """
 
     place = _abi.PLACE_HOST
 
-    def __init__(self, given: Mapping[str, Any], is_probe: bool = False) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        is_probe: bool = False,
+        store: Optional[_store.Store] = None,
+    ) -> None:
         self.lib = lib = _abi.library()
         config = _abi.Config(size=ctypes.sizeof(_abi.Config))
         config.settings = _settings.lines(given).encode()
         config.config_file = _settings.config_file(given)
         config.log = _PROBE_LOG if is_probe else _LOG
         config.log_level = _log_level()  # MSDU_LOG wins
+        self._store = store  # which the library calls until start() is over
+        if store is not None:
+            config.store = ctypes.pointer(store.table)
         handle = ctypes.c_void_p()
         lib.check(lib.create(ctypes.byref(config), ctypes.byref(handle)))
         self.handle: Optional[int] = handle.value
@@ -122,6 +131,14 @@ class Context:
         code = function(self.handle, *args)
         if code < 0:
             self.lib.check(code)
+
+    def start(self) -> None:
+        """msdu_start(): ranks meet. What interrupted the wait for the store is raised here."""
+        try:
+            self.call(self.lib.start)
+        finally:
+            if self._store is not None and self._store.interrupt is not None:
+                raise self._store.interrupt
 
     def add(
         self,

@@ -15,7 +15,7 @@ from typing import Any, Callable, ClassVar, Optional, Protocol
 
 import torch
 
-from . import _abi
+from . import _abi, _store
 from ._context import Context
 
 _ALIGN = 64
@@ -101,8 +101,13 @@ class Host(Context):
     backend: ClassVar[str] = "gloo"
     unfit: ClassVar[tuple[str, ...]] = ("nccl",)
 
-    def __init__(self, given: Mapping[str, Any], device: torch.device) -> None:
-        super().__init__(given)
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        device: torch.device,
+        store: Optional[_store.Store] = None,
+    ) -> None:
+        super().__init__(given, store=store)
         self.device = device
 
     # --- memory ---
@@ -154,9 +159,14 @@ class Cuda(Host):
     unfit = ("gloo", "local", "mpi", "mpich", "openmpi")
     place = _abi.PLACE_DEVICE
 
-    def __init__(self, given: Mapping[str, Any], device: torch.device) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        device: torch.device,
+        store: Optional[_store.Store] = None,
+    ) -> None:
         self._makers: set[int] = set()  # streams that gradients came on since the last wait
-        super().__init__(given, device)
+        super().__init__(given, device, store)
 
     def _stream(self) -> Any:
         return torch.cuda.current_stream(self.device)

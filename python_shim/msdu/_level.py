@@ -93,13 +93,13 @@ def level(
     if settings.get("rendezvous"):
         settings["rendezvous"] = _next_port(settings["rendezvous"])
     with _connection_only():
-        settings.update(_rendezvous.place(settings, process_group))
+        found, store = _rendezvous.place(settings, process_group)
+        settings.update(found)
         given = {**settings, "broadcast": "no", "check_finite": "no"}
-        context = _device.kind_of(device)(given, device)
+        context = _device.kind_of(device)(given, device, store)
         try:
             _average(context, _states(optimizers), has_all)
         finally:
-            _rendezvous.let_go()
             context.destroy()
 
 
@@ -116,7 +116,7 @@ def _average(context: _device.Host, states: list[tuple[str, torch.Tensor]], has_
         place = (copy.data_ptr(), 0, copy.numel())
         context.add(_tensors.label(name, copy), *place, kind, _abi.ROLE_BUFFER, 0)
     context.settle()
-    context.call(context.lib.start)
+    context.start()
     context.call(context.lib.set_weight, 1.0 if has_all else 0.0)
     context.call(context.lib.finish)
     with torch.no_grad():

@@ -3,31 +3,31 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import hashlib
-import itertools
 import os
-import random
-import socket
 from collections.abc import Mapping
 from typing import Any, Optional
 
 import torch.distributed as dist
 
-from . import _abi, _context
+from . import _abi, _context, _store
 
-_numbers = itertools.count()  # of attachments: every rank attaches in the same order
-_held: list[socket.socket] = []  # ports that were told and that the library may not have bound yet
+# Attachments by group: its ranks attach in the same order.
+_numbers: collections.Counter[str] = collections.Counter()
 _servers: list[Any] = []  # stores that this process serves, kept for its peers
 _DEADLINE_MS = 60000  # the library's default
 
 
-def place(given: Mapping[str, Any], process_group: Optional[Any] = None) -> dict[str, Any]:
-    """Settings that say who we are and where to meet: ``ranks``, ``rank``, ``job``, ``rendezvous``.
+def place(
+    given: Mapping[str, Any], process_group: Optional[Any] = None
+) -> tuple[dict[str, Any], Optional[_store.Store]]:
+    """Who we are (settings ``ranks``, ``rank``, ``job``), and the store by which ranks meet.
 
     In this order: what ``given`` says; torch.distributed, where it is initialized; the launcher's
     variables, which the library reads. Ranks meet where ``rendezvous`` or MSDU_RENDEZVOUS says;
-    else rank 0 picks a port and tells it through torch's store: the default group's, or the one
+    else rank 0 tells where it listens through torch's store: the default group's, or the one
     at MASTER_ADDR:MASTER_PORT (torchrun's agent, else our own, which a later
     init_process_group() shares).
 
@@ -35,7 +35,6 @@ def place(given: Mapping[str, Any], process_group: Optional[Any] = None) -> dict
         given: settings of the caller.
         process_group: of torch.distributed; None: the default group, if there is one.
     """
-    number = next(_numbers)
     found: dict[str, Any] = {}
     tag = ""
     if process_group is not None or ("ranks" not in given and _is_initialized()):
@@ -49,13 +48,17 @@ def place(given: Mapping[str, Any], process_group: Optional[Any] = None) -> dict
         found["ranks"] = int(given["ranks"])
     else:
         found["rank"], found["ranks"] = _from_launcher(given)
+    number = _numbers[tag]
+    _numbers[tag] += 1
     job = str(given.get("job", "msdu"))
     found["job"] = f"{job}{tag}-{number}" if number or tag else job
-    if found["ranks"] > 1 and not given.get("rendezvous") and not os.environ.get("MSDU_RENDEZVOUS"):
-        store = _store(found["rank"], given)
-        if store is not None:
-            found["rendezvous"] = _exchange(store, found, given)
-    return found
+    if found["ranks"] == 1 or given.get("rendezvous") or os.environ.get("MSDU_RENDEZVOUS"):
+        return found, None
+    store = _torchs(found["rank"], given)
+    if store is None:
+        return found, None
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return found, _store.Store(store, f"{attempt}/", number)
 
 
 def _is_initialized() -> bool:
@@ -85,7 +88,7 @@ def _timeout(given: Mapping[str, Any]) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=int(given.get("deadline_ms") or _DEADLINE_MS))
 
 
-def _store(rank: int, given: Mapping[str, Any]) -> Optional[Any]:
+def _torchs(rank: int, given: Mapping[str, Any]) -> Optional[Any]:
     """A store that all ranks can reach; None: leave it to the library."""
     if _is_initialized():
         return dist.distributed_c10d._get_default_store()
@@ -110,83 +113,3 @@ def _store(rank: int, given: Mapping[str, Any]) -> Optional[Any]:
     if serves:
         _servers.append(store)
     return store
-
-
-def _exchange(store: Any, found: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Rank 0 publishes its address; the others read it."""
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    key = f"msdu/{attempt}/{found['job']}"
-    if found["rank"] == 0:
-        address = f"tcp://{_own_host(given)}:{_free_port()}"
-        store.set(key, address)
-        return address
-    try:
-        store.wait([key], _timeout(given))
-        return str(store.get(key).decode())
-    except RuntimeError as problem:
-        raise _abi.Error(
-            _abi.ERR_TIMEOUT,
-            f"rank {found['rank']}: rank 0 did not attach (no address under {key!r} in torch's "
-            f"store): {str(problem).splitlines()[0]}",
-        ) from problem
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def _own_host(given: Mapping[str, Any]) -> str:
-    """How the others reach this process.
-
-    MASTER_ADDR is by torch's rule the host of global rank 0; a rank 0 of a smaller group may be
-    elsewhere and then takes the address that its packets to the master would carry.
-    """
-    master = os.environ.get("MASTER_ADDR")
-    is_first = not _is_initialized() or dist.get_rank() == 0
-    if master and is_first and not given.get("interface"):
-        return _bracket(master)
-    return _bracket(_outward(master or "192.0.2.1"))  # RFC 5737: an address nobody has
-
-
-def _outward(host: str) -> str:
-    """Own address on the way to a host; nothing is sent."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
-
-
-def _free_port() -> int:
-    """A port that nobody listens on, kept from others until :func:`let_go`.
-
-    It is bound here, but not listened on: the library may bind it too, as both sockets allow it
-    (SO_REUSEADDR), and nobody else gets it from the kernel or finds it free. Below those that
-    outgoing connections take, where a system knows no such sockets.
-    """
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
-            low = int(file.read().split()[0])
-    except (OSError, ValueError):
-        low = 32768
-    choice = random.SystemRandom()
-    for _ in range(64):
-        port = choice.randrange(10000, low) if low > 11000 else 0
-        probe = socket.socket()
-        try:
-            probe.bind(("", port))  # exclusive: another that is kept like this does not allow it
-        except OSError:
-            probe.close()
-            continue
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _held.append(probe)
-        return int(probe.getsockname()[1])
-    raise _abi.Error(_abi.ERR_NOT_FOUND, "no free port for the rendezvous")
-
-
-def let_go() -> None:
-    """The library has bound the port, or never will."""
-    while _held:
-        _held.pop().close()

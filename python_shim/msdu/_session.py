@@ -91,7 +91,8 @@ class Session:
         slots = self._trained()
         device = _device.of((slot.name, slot.device) for slot in slots)
         given = _choose.settings(settings, self.optimizers, device)
-        given.update(_rendezvous.place(given, process_group))
+        found, store = _rendezvous.place(given, process_group)
+        given.update(found)
         self._moments = _moments.SecondMoments(self.optimizers, second_moments)
         self._slots = slots
         self._params: list[torch.Tensor] = [slot.param for slot in slots]
@@ -113,7 +114,7 @@ class Session:
         self._lr: Optional[float] = None
         self._plain_bytes = 0  # what a plain script would have sent
         self._sent = _summary.Sent()
-        self._context = _device.kind_of(device)(given, device)
+        self._context = _device.kind_of(device)(given, device, store)
         self._gradients = self._source(
             self._context, slots, unused, self._pass_begins, self._pass_ends
         )
@@ -127,8 +128,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-        finally:
-            _rendezvous.let_go()
         attached.add(self)
 
     # --- start ---
@@ -144,7 +143,7 @@ class Session:
         self._buffers: list[tuple[_tensors.Slot, torch.nn.Module, str]] = []
         fixed = self._register_rest(buffers)
         self._context.settle()
-        self._context.call(self._context.lib.start)
+        self._context.start()
         for one in fixed:
             one.finish()
         summary = self._context.summary()

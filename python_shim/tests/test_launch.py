@@ -5,7 +5,6 @@ wheel in an empty environment."""
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -231,23 +230,3 @@ def test_the_wheel_says_what_it_misses(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode != 0
     assert f"msdu: no libmsdu.so in {tmp_path}" in done.stderr
-
-
-def test_a_port_that_was_told_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else finds it free, though only the library listens on it later."""
-    from msdu import _rendezvous
-
-    first = _rendezvous._free_port()
-    picks = iter([first] * 3 + [first + 1 + n for n in range(61)])
-    monkeypatch.setattr(_rendezvous.random.SystemRandom, "randrange", lambda *_: next(picks))
-    try:
-        assert _rendezvous._free_port() != first
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("", first))
-        with socket.socket() as library:  # as it binds
-            library.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            library.bind(("127.0.0.1", first))
-            library.listen()
-    finally:
-        _rendezvous.let_go()
-    assert not _rendezvous._held

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "settings.h"
 
@@ -37,24 +36,6 @@ bool msdu__address_find(char *text, size_t bytes)
     }
     freeifaddrs(all);
     return is_found;
-}
-
-int msdu__address_reserve(int *port_out)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof(address);
-    int yes = 1;
-    int handle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (handle >= 0 && setsockopt(handle, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
-        bind(handle, (const void *)&address, sizeof(address)) == 0 &&
-        getsockname(handle, (void *)&address, &bytes) == 0) {
-        *port_out = ntohs(address.sin_port);
-        return handle;
-    }
-    if (handle >= 0) {
-        (void)close(handle);
-    }
-    return -1;
 }
 
 static bool fill_random(unsigned char *bytes, size_t count)

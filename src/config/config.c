@@ -307,6 +307,22 @@ static msdu_status load_log(msdu__loader *loader, const msdu_config *config)
     return status;
 }
 
+static msdu_status load_store(msdu__loader *loader, const msdu_config *config)
+{
+    const msdu_store *given = config->store;
+    msdu_store *store = &loader->settings->store;
+    if (given == NULL) {
+        return MSDU_OK;
+    }
+    if (given->size < offsetof(msdu_store, get) + sizeof(given->get) || given->set == NULL ||
+        given->get == NULL) {
+        return msdu__setting_fail(loader, "msdu_config.store: set or get is missing, or its size "
+                                          "is wrong: use MSDU_STORE_INIT");
+    }
+    memcpy(store, given, given->size < sizeof(*store) ? given->size : sizeof(*store));
+    return MSDU_OK;
+}
+
 static msdu_status load_path(msdu__loader *loader, const msdu_config *config)
 {
     size_t index = MSDU__AT_CONFIG;
@@ -335,6 +351,9 @@ static msdu_status load_steps(msdu__loader *loader, const msdu_config *config)
     }
     if (status == MSDU_OK) {
         status = load_path(loader, config);
+    }
+    if (status == MSDU_OK) {
+        status = load_store(loader, config);
     }
     for (size_t i = 0; status == MSDU_OK && i < sizeof(steps) / sizeof(steps[0]); i++) {
         status = steps[i](loader);

@@ -3,6 +3,8 @@
 #ifndef MSDU_CONFIG_H
 #define MSDU_CONFIG_H
 
+#include <msdu/store.h>
+
 #include "base/base.h"
 
 enum { MSDU__DOMAIN_AUTO, MSDU__DOMAIN_GRADIENT, MSDU__DOMAIN_ACCUMULATED, MSDU__DOMAIN_PARAMETER };
@@ -34,6 +36,7 @@ enum { MSDU__OPTIMIZER_UNKNOWN, MSDU__OPTIMIZER_SGD, MSDU__OPTIMIZER_ADAM };
 typedef struct msdu__settings {
 #define SETTING_AS(type, field, resolved, kind, ...) MSDU__HOLD_##kind(resolved)
 #include "settings.inc"
+    msdu_store store; /* size 0: none was given */
 } msdu__settings;
 
 /*

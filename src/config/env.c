@@ -150,6 +150,17 @@ static msdu_status set_master(msdu__loader *loader)
     return msdu__setting_override(loader, MSDU__AT_RENDEZVOUS, url, "MASTER_ADDR and MASTER_PORT");
 }
 
+/* The caller's store tells where rank 0 listens; this, by which address the others come. */
+static msdu_status set_store(msdu__loader *loader)
+{
+    const char *host = variable("MASTER_ADDR");
+    char url[MSDU__SETTING_BYTES];
+    if (snprintf(url, sizeof(url), "store://%s", host != NULL ? host : "") >= (int)sizeof(url)) {
+        return msdu__setting_fail(loader, "MASTER_ADDR is longer than a setting may be");
+    }
+    return msdu__setting_override(loader, MSDU__AT_RENDEZVOUS, url, "msdu_config.store");
+}
+
 msdu_status msdu__settings_launcher(msdu__loader *loader)
 {
     bool has_rank = loader->given[MSDU__AT_RANK];
@@ -168,7 +179,7 @@ msdu_status msdu__settings_launcher(msdu__loader *loader)
                                     (long long)loader->settings->ranks);
     }
     if (status == MSDU_OK && !loader->given[MSDU__AT_RENDEZVOUS]) {
-        status = set_master(loader);
+        status = loader->settings->store.size > 0 ? set_store(loader) : set_master(loader);
     }
     return status;
 }

@@ -255,6 +255,19 @@ static void print_range(const msdu__setting *setting, char *text, size_t bytes)
     }
 }
 
+/* A text for others: the login of a URL stays out of it. */
+static const char *without_login(const char *value, char text[MSDU__SETTING_BYTES])
+{
+    const char *start = strstr(value, "://");
+    const char *at = start != NULL ? strrchr(start, '@') : NULL;
+    if (at == NULL) {
+        return value;
+    }
+    (void)snprintf(text, MSDU__SETTING_BYTES, "%.*s(hidden)%s", (int)(start + 3 - value), value,
+                   at);
+    return text;
+}
+
 msdu_status msdu__setting_set(msdu__loader *loader, size_t index, const char *value,
                               const char *origin)
 {
@@ -264,10 +277,11 @@ msdu_status msdu__setting_set(msdu__loader *loader, size_t index, const char *va
         return MSDU_OK;
     }
     char range[MSDU__TEXT_BYTES / 2];
+    char text[MSDU__SETTING_BYTES];
     print_range(setting, range, sizeof(range));
     bool is_hidden = (setting->flags & MSDU__SETTING_HIDDEN) != 0;
     return msdu__setting_fail(loader, "%s: '%.60s' %s; allowed: %s", origin,
-                              is_hidden ? "(hidden)" : value, wrong, range);
+                              is_hidden ? "(hidden)" : without_login(value, text), wrong, range);
 }
 
 void msdu__setting_given(msdu__loader *loader, size_t index, const char *origin)
@@ -286,10 +300,11 @@ msdu_status msdu__setting_override(msdu__loader *loader, size_t index, const cha
         return status;
     }
     const msdu__setting *setting = msdu__setting_at(index);
+    char text[MSDU__SETTING_BYTES];
     bool is_hidden = (setting->flags & MSDU__SETTING_HIDDEN) != 0;
     msdu__setting_given(loader, index, origin);
     msdu__log_line(loader->log, MSDU_LOG_INFO, "%s %s (from %s)", setting->name,
-                   is_hidden ? "set" : value, origin);
+                   is_hidden ? "set" : without_login(value, text), origin);
     return MSDU_OK;
 }
 
@@ -300,10 +315,11 @@ void msdu__setting_print(const msdu__setting *setting, const msdu__settings *set
     int64_t integer = 0;
     double real = 0;
     const char *choice = "";
+    char shown[MSDU__SETTING_BYTES];
     switch (setting->kind) {
     case MSDU__KIND_TEXT:
     case MSDU__KIND_POLICY:
-        snprintf(text, bytes, "%s", place);
+        snprintf(text, bytes, "%s", without_login(place, shown));
         return;
     case MSDU__KIND_REAL:
         memcpy(&real, place, sizeof(real));

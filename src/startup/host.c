@@ -47,6 +47,7 @@ static msdu_host host_of(msdu__engine *e)
         .notify = host_notify,
         .log = host_log,
         .fail = host_fail,
+        .store = s->store.size > 0 ? &s->store : NULL,
     };
 }
 

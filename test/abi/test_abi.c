@@ -23,12 +23,12 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 480)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 280)},
-    {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 120)},       {SIZE(msdu_op, 72)},
+    {SIZE(msdu_config, 488)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 280)},
+    {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 128)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},       {SIZE(msdu_resolved, 1032)},
     {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 136)},    {SIZE(msdu_launch, 32)},
     {SIZE(msdu_arrays, 40)},       {SIZE(msdu_rules, 152)},      {SIZE(msdu_recursion, 72)},
-    {SIZE(msdu_exchange, 24)},     {SIZE(msdu_sums, 24)},
+    {SIZE(msdu_exchange, 24)},     {SIZE(msdu_sums, 24)},         {SIZE(msdu_store, 40)},
 };
 
 static const pin config_fields[] = {
@@ -93,6 +93,7 @@ static const pin config_fields[] = {
     {FIELD(msdu_config, metrics_file, 456)},
     {FIELD(msdu_config, metrics_period_ms, 464)},
     {FIELD(msdu_config, settings, 472)},
+    {FIELD(msdu_config, store, 480)},
 };
 
 static const pin tensor_desc_fields[] = {
@@ -150,7 +151,10 @@ static const pin host_fields[] = {
     {FIELD(msdu_host, deadline_ns, 72)}, {FIELD(msdu_host, lanes, 80)},
     {FIELD(msdu_host, requests, 84)},    {FIELD(msdu_host, user, 88)},
     {FIELD(msdu_host, notify, 96)},      {FIELD(msdu_host, log, 104)},
-    {FIELD(msdu_host, fail, 112)},
+    {FIELD(msdu_host, fail, 112)},       {FIELD(msdu_host, store, 120)},
+    {FIELD(msdu_store, size, 0)},        {FIELD(msdu_store, user, 8)},
+    {FIELD(msdu_store, epoch, 16)},      {FIELD(msdu_store, set, 24)},
+    {FIELD(msdu_store, get, 32)},
 };
 
 static const pin op_fields[] = {
@@ -276,6 +280,8 @@ START_TEST(init_macros_set_the_size_and_nothing_else)
     ck_assert_uint_eq(info.size, sizeof(info));
     msdu_resolved resolved = MSDU_RESOLVED_INIT;
     ck_assert_uint_eq(resolved.size, sizeof(resolved));
+    msdu_store store = MSDU_STORE_INIT;
+    ck_assert_uint_eq(store.size, sizeof(store));
 }
 END_TEST
 

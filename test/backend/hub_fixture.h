@@ -51,8 +51,11 @@ void expect_refused(const struct member *member, msdu_status status, const char 
 void member_refused(struct member *member, msdu_status status, const char *part);
 void expect_verdict(const struct member *member, msdu_status wanted, const char *part);
 
-/* hub_life.c: the cases after admission. */
+/* hub_life.c: the cases after admission; hub_redis.c, hub_store.c: where rank 0 tells its address.
+ */
 TCase *hub_life(void);
+TCase *hub_redis(void);
+TCase *hub_store(void);
 
 /* Lines logged since job_make() that hold `part`; all lines with "". */
 int log_count(const char *part);

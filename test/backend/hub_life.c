@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hub once ranks were admitted: missing, lost, aborting and lagging ones. */
-#include "backend/rendezvous/hub_net.h"
+#include "backend/rendezvous/net.h"
 #include "hub_fixture.h"
 
 #include <check.h>

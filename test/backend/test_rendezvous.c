@@ -3,20 +3,18 @@
 #include "hub_fixture.h"
 #include "suite.h"
 
-#include "backend/rendezvous/hub_auth.h"
-#include "backend/rendezvous/hub_net.h"
-#include "backend/rendezvous/hub_server.h"
+#include "backend/rendezvous/auth.h"
+#include "backend/rendezvous/net.h"
+#include "backend/rendezvous/server.h"
 
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -364,56 +362,6 @@ START_TEST(notice_is_for_its_user_only)
 }
 END_TEST
 
-static pid_t start_redis(int port, const char *folder)
-{
-    char text[16];
-    (void)snprintf(text, sizeof(text), "%d", port);
-    pid_t pid = fork();
-    if (pid == 0) {
-        int null = open("/dev/null", O_WRONLY);
-        (void)dup2(null, 1);
-        (void)execlp("redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1", "--dir",
-                     folder, "--save", "", (char *)NULL);
-        _exit(127);
-    }
-    return pid;
-}
-
-START_TEST(all_ranks_meet_by_redis)
-{
-    struct job job;
-    int port = free_port();
-    job_make(&job, 3);
-    pid_t pid = start_redis(port, job.folder);
-    ck_assert_int_gt(pid, 0);
-    (void)snprintf(job.url, sizeof(job.url), "redis://127.0.0.1:%d", port);
-    /* Rank 0 does not wait for a server that is still starting. */
-    for (int i = 0; i < 200; i++) {
-        struct msdu__address address;
-        msdu__net_loopback(&address);
-        msdu__net_set_port(&address, (uint16_t)port);
-        int fd = msdu__net_connect(&address, NULL, msdu__net_now() + SECOND_NS);
-        if (fd >= 0) {
-            (void)close(fd);
-            break;
-        }
-        msdu__net_sleep(SECOND_NS / 50);
-        if (waitpid(pid, NULL, WNOHANG) == pid) {
-            (void)printf("all_ranks_meet_by_redis is skipped: redis-server does not start\n");
-            ck_assert_int_eq(rmdir(job.folder), 0);
-            return;
-        }
-    }
-    job_open(&job);
-    for (int32_t rank = 0; rank < job.ranks; rank++) {
-        ck_assert_str_eq(msdu__hub_address(job.members[rank].hub), "127.0.0.1");
-    }
-    (void)kill(pid, SIGKILL);
-    (void)waitpid(pid, NULL, 0);
-    job_close(&job);
-}
-END_TEST
-
 static const struct {
     const char *url;
     const char *cause;
@@ -425,7 +373,7 @@ static const struct {
     {"tcp://127.0.0.1", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
     {"tcp://127.0.0.1:99999", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
     {"tcp://:80", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
-    {"redis://host:port", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
+    {"store://node0", "the program gave no store (msdu_config.store)", MSDU_ERR_INVALID},
     {"file://relative/folder", "is not tcp://HOST:PORT", MSDU_ERR_INVALID},
     {"file:///nonesuch/folder", "No such file or directory", MSDU_ERR_IO},
 };
@@ -445,7 +393,6 @@ static void add_admission(Suite *suite)
     TCase *admission = suite_case(suite, "admission", 60, NULL, NULL);
     tcase_add_test(admission, all_ranks_meet_by_a_file_and_share_keys);
     tcase_add_test(admission, all_ranks_meet_by_an_address);
-    tcase_add_test(admission, all_ranks_meet_by_redis);
     tcase_add_test(admission, interface_binds_to_its_address);
     tcase_add_test(admission, unknown_interface_is_an_error);
     tcase_add_loop_test(admission, process_that_does_not_belong_is_refused_with_the_cause, 0,
@@ -469,5 +416,7 @@ int main(void)
     Suite *suite = suite_create("rendezvous");
     add_admission(suite);
     suite_add_tcase(suite, hub_life());
+    suite_add_tcase(suite, hub_redis());
+    suite_add_tcase(suite, hub_store());
     return suite_run(suite);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host names on a machine that has neither /etc/hosts nor a name server, and on one that has. */
-#include "backend/rendezvous/hub_net.h"
+#include "backend/rendezvous/net.h"
 #include "suite.h"
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@ int __wrap_getifaddrs(struct ifaddrs **all_out);
 void __wrap_freeifaddrs(struct ifaddrs *all);
 
 static int asked_count;      /* of the resolver, for what is not a number */
-static bool has_names;       /* the resolver knows the names in answer() */
+static const char *answer;   /* of the resolver to any name; NULL: it knows none */
 static const char *own_name; /* of this machine */
 static struct ifaddrs interfaces[INTERFACES];
 static struct sockaddr_storage interface_addresses[INTERFACES];
@@ -39,7 +39,7 @@ int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo
         return __real_getaddrinfo(host, port, hints, found_out);
     }
     asked_count++;
-    return has_names ? __real_getaddrinfo("192.0.2.7", port, hints, found_out) : EAI_NONAME;
+    return answer != NULL ? __real_getaddrinfo(answer, port, hints, found_out) : EAI_NONAME;
 }
 
 int __wrap_gethostname(char *name, size_t bytes)
@@ -82,7 +82,7 @@ static void set_interface(int index, const char *name, unsigned flags, const cha
 static void bare_machine(void)
 {
     asked_count = 0;
-    has_names = false;
+    answer = NULL;
     own_name = "node7";
     memset(interface_addresses, 0, sizeof(interface_addresses));
     set_interface(0, "lo", IFF_UP | IFF_LOOPBACK, "127.0.0.1");
@@ -117,7 +117,7 @@ START_TEST(localhost_needs_no_resolver)
     expect("localhost", LOOPBACK);
     expect("LocalHost.", LOOPBACK);
     expect("rank0.localhost", LOOPBACK);
-    has_names = true; /* which would say 192.0.2.7 */
+    answer = "192.0.2.7"; /* which would say 192.0.2.7 */
     expect("localhost", LOOPBACK);
     ck_assert_int_eq(asked_count, 0);
 }
@@ -137,7 +137,7 @@ END_TEST
 
 START_TEST(resolver_goes_before_the_own_name)
 {
-    has_names = true;
+    answer = "192.0.2.7";
     expect("node7", "192.0.2.7:29500");
 }
 END_TEST
@@ -151,7 +151,7 @@ START_TEST(other_names_are_the_resolvers)
     }
     own_name = "node7.example.org";
     expect("node7.example", "");
-    has_names = true;
+    answer = "192.0.2.7";
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         expect(names[i], "192.0.2.7:29500");
     }
@@ -196,6 +196,27 @@ START_TEST(interface_gives_its_first_address_v4_before_v6)
 }
 END_TEST
 
+/* Debian's /etc/hosts leads a machine's own name to 127.0.1.1, where no other host comes. */
+START_TEST(own_name_on_loopback_is_reached_from_outside_where_there_is_one)
+{
+    struct msdu__address own;
+    struct msdu__address outside;
+    char text[MSDU__NET_TEXT_BYTES];
+    char wanted[MSDU__NET_TEXT_BYTES] = "127.0.";
+    ck_assert(!msdu__net_outward("node8", &own)); /* nobody knows it */
+    answer = "127.0.1.1";
+    if (msdu__net_outward(MSDU__NET_NOBODY, &outside)) {
+        msdu__net_text(&outside, false, wanted);
+    }
+    ck_assert(msdu__net_outward("node7", &own));
+    msdu__net_text(&own, false, text);
+    ck_assert_int_eq(strncmp(text, wanted, strlen(wanted)), 0);
+    ck_assert(msdu__net_outward("node8", &own)); /* what the administrator says */
+    msdu__net_text(&own, false, text);
+    ck_assert_int_eq(strncmp(text, "127.0.", 6), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("resolve");
@@ -208,5 +229,6 @@ int main(void)
     tcase_add_test(names, cause_is_the_resolvers);
     tcase_add_test(names, capacity_is_kept);
     tcase_add_test(names, interface_gives_its_first_address_v4_before_v6);
+    tcase_add_test(names, own_name_on_loopback_is_reached_from_outside_where_there_is_one);
     return suite_run(suite);
 }

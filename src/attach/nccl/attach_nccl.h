@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include <msdu/msdu.h>
+#include <msdu/store.h>
 
 #include "attach/gain.h"
 #include "attach/ledger.h"
@@ -52,7 +52,7 @@ const msdu__nccl_library *msdu__nccl_library_of(const msdu__nccl_call *call);
 
 #define MSDU__SUM_ROOM    96 /* numbers that ranks may add up at once */
 #define MSDU__TRACKS_MOST 64 /* communicators in a group that agree at once */
-#define MSDU__PLACE_BYTES 256
+#define MSDU__PLACE_BYTES 64
 
 /* One communicator. */
 typedef struct msdu__track {
@@ -82,8 +82,7 @@ typedef struct msdu__track {
     double *staging;
     size_t room;
     cudaEvent_t summed;
-    bool is_stuck;                  /* a sum did not end: its memory is still NCCL's */
-    char folder[MSDU__PLACE_BYTES]; /* rank 0: made for the engine; "": none */
+    bool is_stuck; /* a sum did not end: its memory is still NCCL's */
     uint64_t candidates;
     uint64_t step_calls;  /* candidates before the latest step that was recognized */
     uint64_t ended_calls; /* candidates before the step in which the last engine ended, and ... */
@@ -125,10 +124,23 @@ int msdu__track_fail(msdu__track *track, msdu_status status);
  * because one thread may be several ranks. */
 bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
                     double (*values)[MSDU__SUM_ROOM], uint64_t limit_ms);
-/* Where an engine's ranks meet: rank 0 tells the others. Texts of MSDU__PLACE_BYTES. hosts: the sum
- * of what msdu__talk_host() says. held_out: what keeps the place's port until it is used, to be
- * closed; -1: nothing does. */
-bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret, int *held_out);
+/* Rank 0 tells the others a secret, a text of MSDU__PLACE_BYTES. */
+bool msdu__talk_secret(msdu__track *track, char *secret);
+
+/* The communicator as the store by which an engine's ranks find rank 0. Stays where it is. */
+typedef struct msdu__meeting {
+    msdu__track *track;
+    msdu_store store;
+    bool has_met;
+    char url[MSDU__PLACE_BYTES];
+    char text[MSDU_STORE_VALUE_BYTES + 1]; /* what rank 0 said */
+} msdu__meeting;
+
+/* hosts: the sum of what msdu__talk_host() says. */
+void msdu__meeting_begin(msdu__meeting *meeting, msdu__track *track, double hosts);
+/* Where this rank has not come to it, the others wait for its part of the sum. */
+void msdu__meeting_end(msdu__meeting *meeting);
+
 /* What is equal on ranks that share a machine and its files. */
 double msdu__talk_host(void);
 /* values <- their sum over ranks: more of them, on one communicator. */

@@ -15,6 +15,7 @@ static msdu_config settings_of(const msdu__engine *engine, const msdu__device_pl
     config.rank = place->rank;
     config.backend = place->backend;
     config.rendezvous = place->url;
+    config.store = place->store;
     config.job = place->job;
     config.secret = place->secret;
     config.reduce = place->is_mean ? "mean" : "sum";

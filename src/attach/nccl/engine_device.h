@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <msdu/msdu.h>
+#include <msdu/store.h>
 
 #include "attach/engine.h"
 #include "attach/recognize.h"
@@ -18,6 +18,7 @@
 typedef struct msdu__device_place {
     const char *backend;
     const char *url; /* NULL: setting rendezvous */
+    const msdu_store *store;
     const char *job;
     const char *secret;
     int32_t rank;

@@ -18,7 +18,6 @@
 #define PAUSE_NS     50000L
 #define TURNS_PER_MS 20
 #define SECRET_HEX   32 /* digits */
-#define URL_MOST     (MSDU__PLACE_BYTES - 4)
 
 static void pause_shortly(void)
 {
@@ -191,25 +190,6 @@ double msdu__talk_host(void)
     return hash(hash(2166136261U, name), files);
 }
 
-/* Rank 0: a folder of its own where all ranks share files, else an address. "": none */
-static void choose_place(bool is_one_host, char *url, int *held_out)
-{
-    char address[INET_ADDRSTRLEN];
-    const char *folder = getenv("TMPDIR");
-    int port = 0;
-    url[0] = '\0';
-    if (is_one_host) {
-        (void)snprintf(url, URL_MOST, "file://%s/msdu_nccl_XXXXXX",
-                       folder != NULL && folder[0] == '/' ? folder : "/tmp");
-        if (mkdtemp(url + strlen("file://")) == NULL) {
-            url[0] = '\0';
-        }
-    } else if (msdu__address_find(address, sizeof(address))) {
-        *held_out = msdu__address_reserve(&port);
-        (void)snprintf(url, *held_out >= 0 ? URL_MOST : 1, "tcp://%s:%d", address, port);
-    }
-}
-
 static void pack(double *values, size_t count, const char *text)
 {
     size_t length = strlen(text);
@@ -234,25 +214,93 @@ static void unpack(const double *values, size_t count, char *text)
     text[4 * count] = '\0';
 }
 
-bool msdu__talk_place(msdu__track *track, double hosts, char *url, char *secret, int *held_out)
+bool msdu__talk_secret(msdu__track *track, char *secret)
 {
     double values[1][MSDU__SUM_ROOM] = {{0}};
-    const size_t secret_count = SECRET_HEX / 4;
-    const size_t url_count = MSDU__PLACE_BYTES / 4 - 1;
-    *held_out = -1;
-    if (track->rank == 0 && !msdu__address_secret(secret, SECRET_HEX)) {
-        /* without a secret there is no place either, which all ranks see */
+    const size_t count = SECRET_HEX / 4;
+    if (track->rank == 0 && msdu__address_secret(secret, SECRET_HEX)) {
+        pack(values[0], count, secret);
+    } else if (track->rank == 0) { /* all ranks see that there is none */
         (void)fprintf(stderr, "msdu: rank 0: no random numbers for a secret: %s\n",
                       strerror(errno));
-    } else if (track->rank == 0) {
-        choose_place(hosts == msdu__talk_host() * track->ranks, url, held_out);
-        pack(values[0], secret_count, secret);
-        pack(values[0] + secret_count, url_count, url);
     }
     if (!msdu__talk_sum(&track, 1, values, deadline_ms())) {
         return false;
     }
-    unpack(values[0], secret_count, secret);
-    unpack(values[0] + secret_count, url_count, url);
-    return url[0] != '\0';
+    unpack(values[0], count, secret);
+    return secret[0] != '\0';
+}
+
+/* The sum that tells all ranks what rank 0 says; on every rank once. It cannot be taken back, so it
+ * may last as long as the deadline. */
+static bool meet(msdu__meeting *meeting, const char *text)
+{
+    double values[MSDU_STORE_VALUE_BYTES / 4] = {0};
+    const size_t count = sizeof(values) / sizeof(values[0]);
+    meeting->has_met = true;
+    pack(values, count, text);
+    if (!msdu__talk_add(meeting->track, values, count, deadline_ms())) {
+        return false;
+    }
+    unpack(values, count, meeting->text);
+    return true;
+}
+
+static msdu_status fail(msdu_status status, const char *cause, char *why)
+{
+    (void)snprintf(why, MSDU_STORE_WHY_BYTES, "%s", cause);
+    return status;
+}
+
+static msdu_status meeting_set(void *user, const char *key, const void *value, size_t bytes,
+                               uint64_t timeout_ns, char *why)
+{
+    char text[MSDU_STORE_VALUE_BYTES + 1] = "";
+    (void)key;
+    (void)timeout_ns;
+    memcpy(text, value, bytes < sizeof(text) ? bytes : sizeof(text) - 1);
+    return meet(user, text) ? MSDU_OK
+                            : fail(MSDU_ERR_TIMEOUT, "ranks did not meet on the communicator", why);
+}
+
+static msdu_status meeting_get(void *user, const char *key, void *value, size_t *bytes,
+                               uint64_t timeout_ns, char *why)
+{
+    msdu__meeting *meeting = user;
+    (void)key;
+    (void)timeout_ns;
+    if (!meeting->has_met && !meet(meeting, "")) {
+        return fail(MSDU_ERR_IO, "ranks did not meet on the communicator", why);
+    }
+    size_t length = strlen(meeting->text);
+    if (length == 0 || length > *bytes) {
+        return fail(MSDU_ERR_IO, "rank 0 could not listen", why);
+    }
+    memcpy(value, meeting->text, length);
+    *bytes = length;
+    return MSDU_OK;
+}
+
+void msdu__meeting_begin(msdu__meeting *meeting, msdu__track *track, double hosts)
+{
+    char address[INET_ADDRSTRLEN] = "127.0.0.1";
+    if (hosts != msdu__talk_host() * track->ranks &&
+        !msdu__address_find(address, sizeof(address))) {
+        address[0] = '\0';
+    }
+    *meeting = (msdu__meeting){
+        .track = track,
+        .store = {.size = sizeof(msdu_store),
+                  .user = meeting,
+                  .set = meeting_set,
+                  .get = meeting_get},
+    };
+    (void)snprintf(meeting->url, sizeof(meeting->url), "store://%s", address);
+}
+
+void msdu__meeting_end(msdu__meeting *meeting)
+{
+    if (!meeting->has_met) {
+        (void)meet(meeting, "");
+    }
 }

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "attach/tell.h"
 
@@ -15,7 +14,6 @@
 #define MSDU__NCCL_NAME "nccl" /* the tests build it once more, over a stand-in */
 #endif
 
-#define SCHEME       "file://"
 #define PAUSE_NS     1000000L
 #define ABORT_PAUSES 700 /* until what is under way has ended */
 
@@ -41,30 +39,20 @@ static const char *refusal(const msdu__track *track)
     return msdu__engine_refusal(r);
 }
 
-static void release(int held)
-{
-    if (held >= 0) {
-        (void)close(held);
-    }
-}
-
 static msdu_status open_engine(msdu__track *track, double hosts)
 {
-    char url[MSDU__PLACE_BYTES] = "";
     char secret[MSDU__PLACE_BYTES] = "";
     char job[48];
-    int held = -1;
-    if (!msdu__talk_place(track, hosts, url, secret, &held)) {
-        release(held);
+    msdu__meeting meeting;
+    if (!msdu__talk_secret(track, secret)) {
         return MSDU_ERR_BACKEND;
     }
-    if (track->rank == 0 && strncmp(url, SCHEME, strlen(SCHEME)) == 0) {
-        (void)snprintf(track->folder, sizeof(track->folder), "%s", url + strlen(SCHEME));
-    }
+    msdu__meeting_begin(&meeting, track, hosts);
     (void)snprintf(job, sizeof(job), "nccl-%.16s", secret);
     const msdu__device_place place = {
         .backend = MSDU__NCCL_NAME,
-        .url = url,
+        .url = meeting.url,
+        .store = &meeting.store,
         .job = job,
         .secret = secret,
         .rank = track->rank,
@@ -72,7 +60,7 @@ static msdu_status open_engine(msdu__track *track, double hosts)
         .is_mean = track->recognizer.tensors[0].kind > MSDU__KIND_MEANS,
     };
     msdu_status status = msdu__device_open(&track->engine, &track->recognizer, &place);
-    release(held); /* the hub has the port now */
+    msdu__meeting_end(&meeting);
     explicit_bzero(secret, sizeof(secret));
     return status;
 }
@@ -81,10 +69,6 @@ static void close_engine(msdu__track *track)
 {
     msdu__engine_close(&track->engine);
     track->is_taking = false;
-    if (track->folder[0] != '\0') {
-        (void)rmdir(track->folder);
-        track->folder[0] = '\0';
-    }
 }
 
 static void refuse(msdu__track *track, const char *why)

@@ -3,7 +3,7 @@
 #include "hub.h"
 
 #include "backend/rank_list.h"
-#include "hub_impl.h"
+#include "impl.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -24,13 +24,13 @@ static uint64_t earlier(uint64_t left, uint64_t right)
     return left < right ? left : right;
 }
 
-static msdu_status fail_place(const msdu_host *host, msdu_status status, const char *what,
+static msdu_status fail_place(const struct msdu__hub *hub, msdu_status status, const char *what,
                               const char *cause)
 {
     char text[MSDU__HUB_TEXT_BYTES];
-    (void)snprintf(text, sizeof(text), "rendezvous %.160s: %s%s%.200s", host->rendezvous, what,
+    (void)snprintf(text, sizeof(text), "rendezvous %.160s: %s%s%.200s", hub->find.shown, what,
                    cause[0] != '\0' ? ": " : "", cause);
-    return host->fail(status, text);
+    return hub->host->fail(status, text);
 }
 
 static void hub_free(struct msdu__hub *hub)
@@ -44,6 +44,7 @@ static void hub_free(struct msdu__hub *hub)
     (void)pthread_mutex_destroy(&hub->watch_lock);
     free(hub->value);
     free(hub->has_left);
+    explicit_bzero(&hub->find, sizeof(hub->find)); /* Redis' password */
     free(hub);
 }
 
@@ -75,7 +76,7 @@ static struct msdu__hub *hub_new(const msdu_host *host)
 /* Rank 0: listen at the first of its addresses that can be had. */
 static msdu_status listen_own(struct msdu__hub *hub, int *fd_out)
 {
-    struct msdu__address addresses[MSDU__FIND_ADDRESSES];
+    struct msdu__address addresses[MSDU__NET_ADDRESSES];
     char cause[MSDU__CAUSE_BYTES];
     char place[MSDU__NET_TEXT_BYTES];
     size_t count = msdu__find_own(&hub->find, hub->host, addresses, cause);
@@ -89,7 +90,7 @@ static msdu_status listen_own(struct msdu__hub *hub, int *fd_out)
         }
     }
     if (fd < 0) {
-        return fail_place(hub->host, MSDU_ERR_IO, "rank 0 cannot listen there", cause);
+        return fail_place(hub, MSDU_ERR_IO, "rank 0 cannot listen there", cause);
     }
     *fd_out = fd;
     return MSDU_OK;
@@ -100,11 +101,11 @@ static msdu_status publish(struct msdu__hub *hub, int listen_fd, const uint8_t *
     struct msdu__address own;
     char cause[MSDU__CAUSE_BYTES] = "no address";
     if (!msdu__net_own(listen_fd, &own)) {
-        return fail_place(hub->host, MSDU_ERR_IO, "rank 0 cannot listen there", cause);
+        return fail_place(hub, MSDU_ERR_IO, "rank 0 cannot listen there", cause);
     }
     msdu__net_text(&own, false, hub->address);
-    if (!msdu__find_publish(&hub->find, &own, id, cause)) {
-        return fail_place(hub->host, MSDU_ERR_IO, "rank 0 cannot tell its address", cause);
+    if (!msdu__find_publish(&hub->find, &own, id, hub->host->deadline_ns, cause)) {
+        return fail_place(hub, MSDU_ERR_IO, "rank 0 cannot tell its address", cause);
     }
     return MSDU_OK;
 }
@@ -121,7 +122,7 @@ static msdu_status open_first(struct msdu__hub *hub)
     if (!msdu__net_random(id, sizeof(id)) ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
         (void)close(listen_fd);
-        return fail_place(hub->host, MSDU_ERR_IO, "no socket", strerror(errno));
+        return fail_place(hub, MSDU_ERR_IO, "no socket", strerror(errno));
     }
     hub->fd = pair[0];
     status = publish(hub, listen_fd, id);
@@ -167,30 +168,33 @@ static msdu_status try_address(struct msdu__hub *hub, const struct msdu__address
     return MSDU_OK;
 }
 
+/* MSDU_IN_PROGRESS with a cause means: try again. */
 static msdu_status try_once(struct msdu__hub *hub, uint64_t until_ns, char cause[MSDU__CAUSE_BYTES])
 {
     struct msdu__found found;
-    msdu_status status = MSDU_ERR_IO;
-    if (!msdu__find_lookup(&hub->find, &found, cause)) {
-        return MSDU_ERR_IO;
+    msdu_status status = msdu__find_lookup(&hub->find, until_ns, &found, cause);
+    if (status != MSDU_OK) {
+        return status;
     }
+    status = MSDU_ERR_IO;
     for (size_t i = 0; i < found.count && status == MSDU_ERR_IO; i++) {
         const uint8_t *id = found.has_id ? found.id : NULL;
         status = try_address(hub, &found.addresses[i], id, until_ns, cause);
     }
-    return status;
+    return status == MSDU_ERR_IO ? MSDU_IN_PROGRESS : status;
 }
 
 /* Say once, while there is still time to do something, what this rank waits for. */
-static void remind(const msdu_host *host, uint64_t *remind_ns, const char *cause)
+static void remind(const struct msdu__hub *hub, uint64_t *remind_ns, const char *cause)
 {
+    const msdu_host *host = hub->host;
     char text[MSDU__HUB_TEXT_BYTES];
     if (msdu__net_now() < *remind_ns || host->log == NULL) {
         return;
     }
     *remind_ns = UINT64_MAX;
     (void)snprintf(text, sizeof(text), "rendezvous %.160s: still waiting for rank 0: %.200s",
-                   host->rendezvous, cause);
+                   hub->find.shown, cause);
     host->log(host->user, MSDU_LOG_WARN, text);
 }
 
@@ -207,17 +211,21 @@ static msdu_status open_other(struct msdu__hub *hub)
         if (status == MSDU_OK) {
             return MSDU_OK;
         }
-        if (status == MSDU_ERR_DENIED) {
-            (void)snprintf(what, sizeof(what), "it refused rank %" PRId32, hub->host->rank);
-            return fail_place(hub->host, status, what, cause);
+        if (status != MSDU_IN_PROGRESS) {
+            (void)snprintf(what, sizeof(what),
+                           status == MSDU_ERR_DENIED ? "it refused rank %" PRId32
+                                                     : "rank %" PRId32
+                                                       " cannot learn where rank 0 is",
+                           hub->host->rank);
+            return fail_place(hub, status, what, cause);
         }
         /* An attempt in the last moments would only replace the cause by "timed out". */
-        if (msdu__net_now() + pause_ns >= until_ns) {
+        if (msdu__net_now() + 2 * pause_ns >= until_ns) {
             msdu__span_text(hub->host->deadline_ns, span, sizeof(span));
             (void)snprintf(what, sizeof(what), "rank 0 was not reached within %s", span);
-            return fail_place(hub->host, MSDU_ERR_TIMEOUT, what, cause);
+            return fail_place(hub, MSDU_ERR_TIMEOUT, what, cause);
         }
-        remind(hub->host, &remind_ns, cause);
+        remind(hub, &remind_ns, cause);
         msdu__net_sleep(pause_ns);
         pause_ns = earlier(2 * pause_ns, RETRY_MAX_NS);
     }

@@ -136,6 +136,60 @@ START_TEST(the_rendezvous_comes_from_the_master_variables_if_not_given)
 }
 END_TEST
 
+static msdu_status store_set(void *user, const char *key, const void *value, size_t bytes,
+                             uint64_t timeout_ns, char *why)
+{
+    (void)user, (void)key, (void)value, (void)bytes, (void)timeout_ns, (void)why;
+    return MSDU_ERR_IO;
+}
+
+static msdu_status store_get(void *user, const char *key, void *value, size_t *bytes,
+                             uint64_t timeout_ns, char *why)
+{
+    (void)user, (void)key, (void)value, (void)bytes, (void)timeout_ns, (void)why;
+    return MSDU_ERR_IO;
+}
+
+START_TEST(a_store_is_where_ranks_meet_unless_a_place_is_given)
+{
+    msdu__settings settings;
+    msdu_store store = {.size = sizeof(store), .epoch = 3, .set = store_set, .get = store_get};
+    msdu_config config = {.size = sizeof(config), .store = &store};
+    load_well(&config, &settings);
+    ck_assert_str_eq(settings.rendezvous, "store://");
+    ck_assert_uint_eq(settings.store.epoch, 3);
+    setenv("MASTER_ADDR", "fe80::1", 1);
+    setenv("MASTER_PORT", "0", 1); /* nobody asks for it */
+    load_well(&config, &settings);
+    ck_assert_str_eq(settings.rendezvous, "store://fe80::1");
+    setenv("MSDU_RENDEZVOUS", "file:///tmp/x", 1);
+    load_well(&config, &settings);
+    ck_assert_str_eq(settings.rendezvous, "file:///tmp/x");
+    store.get = NULL;
+    expect_failure(&config, "msdu_config.store|MSDU_STORE_INIT");
+    store = (msdu_store){.size = sizeof(store) - 1, .set = store_set, .get = store_get};
+    expect_failure(&config, "msdu_config.store|MSDU_STORE_INIT");
+}
+END_TEST
+
+START_TEST(the_login_of_a_rendezvous_is_in_no_text)
+{
+    msdu__settings settings;
+    msdu__log log;
+    msdu_resolved resolved = MSDU_RESOLVED_INIT;
+    msdu_config config = {.size = sizeof(config), .log = keep_line, .log_level = MSDU_LOG_DEBUG};
+    setenv("MSDU_RENDEZVOUS", "redis://a:sesame@node7:6379/1", 1);
+    ck_assert_int_eq(msdu__settings_load(&config, &settings, &log), MSDU_OK);
+    ck_assert_str_eq(settings.rendezvous, "redis://a:sesame@node7:6379/1");
+    ck_assert_ptr_nonnull(strstr(help_log, "redis://(hidden)@node7:6379/1"));
+    ck_assert_ptr_null(strstr(help_log, "sesame"));
+    ck_assert_int_eq(msdu_setting_resolve(&config, "rendezvous", &resolved), MSDU_OK);
+    ck_assert_str_eq(resolved.text, "redis://(hidden)@node7:6379/1");
+    setenv("MSDU_RENDEZVOUS", "redis://a:sesame\n@node7", 1);
+    expect_failure(NULL, "MSDU_RENDEZVOUS|redis://(hidden)@node7|control character");
+}
+END_TEST
+
 /* --- joint rules --- */
 
 START_TEST(settings_that_do_not_go_together_are_refused)
@@ -387,6 +441,8 @@ static void add_tests(TCase *tcase)
     tcase_add_test(tcase, the_struct_wins_over_launchers);
     tcase_add_test(tcase, a_slurm_shell_without_a_rank_is_a_single_rank);
     tcase_add_test(tcase, the_rendezvous_comes_from_the_master_variables_if_not_given);
+    tcase_add_test(tcase, a_store_is_where_ranks_meet_unless_a_place_is_given);
+    tcase_add_test(tcase, the_login_of_a_rendezvous_is_in_no_text);
     tcase_add_test(tcase, settings_that_do_not_go_together_are_refused);
     tcase_add_test(tcase, a_default_gives_way_to_a_given_value);
     tcase_add_test(tcase, an_unknown_variable_is_one_warning_with_a_hint);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses of host names and interfaces. No function logs or sets an error text. */
-#include "hub_net.h"
+#include "net.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
-#define NAME_BYTES 256 /* longest host name, with its zero */
+#define NAME_BYTES   256 /* longest host name, with its zero */
+#define DISCARD_PORT "9"
 
 /* Addresses that are being collected. */
 struct list {
@@ -128,6 +130,74 @@ size_t msdu__net_resolve(const char *host, const char *port, struct msdu__addres
         *cause_out = gai_strerror(code);
     }
     return list.count;
+}
+
+/* Own address of a packet to a host; none is sent. */
+static bool route(const char *host, struct msdu__address *own_out)
+{
+    struct msdu__address to[MSDU__NET_ADDRESSES];
+    const char *cause = "";
+    size_t count = msdu__net_resolve(host, DISCARD_PORT, to, MSDU__NET_ADDRESSES, &cause);
+    bool is_found = false;
+    for (size_t i = 0; i < count && !is_found; i++) {
+        int fd = socket(to[i].any.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        is_found =
+            fd >= 0 &&
+            connect(fd, (const struct sockaddr *)(const void *)&to[i].any, to[i].bytes) == 0 &&
+            msdu__net_own(fd, own_out);
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+    }
+    if (is_found) {
+        msdu__net_set_port(own_out, 0);
+    }
+    return is_found;
+}
+
+static bool is_loopback(const struct msdu__address *address)
+{
+    const struct sockaddr_in *v4 = (const void *)&address->any;
+    const struct sockaddr_in6 *v6 = (const void *)&address->any;
+    return address->any.ss_family == AF_INET ? ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
+                                             : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) != 0;
+}
+
+bool msdu__net_outward(const char *host, struct msdu__address *own_out)
+{
+    struct msdu__address outside;
+    if (!route(host, own_out)) {
+        return false;
+    }
+    if (is_loopback(own_out) && is_own_name(host) && route(MSDU__NET_NOBODY, &outside)) {
+        *own_out = outside; /* Debian's /etc/hosts leads a machine's own name to loopback */
+    }
+    return true;
+}
+
+bool msdu__net_host(const char *text, size_t length, char *host, size_t bytes)
+{
+    if (length > 1 && text[0] == '[' && text[length - 1] == ']') {
+        text++;
+        length -= 2;
+    }
+    (void)snprintf(host, bytes, "%.*s", (int)length, text);
+    return length < bytes;
+}
+
+bool msdu__net_place(const char *text, char *host, size_t host_bytes, char *port, size_t port_bytes)
+{
+    const char *colon = strrchr(text, ':');
+    if (colon == NULL || colon == text) {
+        return false;
+    }
+    char *end = NULL;
+    long number = strtol(colon + 1, &end, 10);
+    if (end == colon + 1 || (*end != '\0' && *end != '/') || number < 1 || number > 65535) {
+        return false;
+    }
+    (void)snprintf(port, port_bytes, "%ld", number);
+    return msdu__net_host(text, (size_t)(colon - text), host, host_bytes) && host[0] != '\0';
 }
 
 bool msdu__net_interface(const char *name, uint16_t port, struct msdu__address *address_out)

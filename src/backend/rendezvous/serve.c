@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of admitted ranks: keys and values, lost ranks, aborts, stalls. */
 #include "backend/rank_list.h"
-#include "hub_server.h"
+#include "server.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rank 0's side of the hub: one thread that admits ranks and passes messages between them. */
-#ifndef MSDU_HUB_SERVER_H
-#define MSDU_HUB_SERVER_H
+#ifndef MSDU_RENDEZVOUS_SERVER_H
+#define MSDU_RENDEZVOUS_SERVER_H
 
-#include "hub_auth.h"
-#include "hub_net.h"
+#include "auth.h"
+#include "net.h"
 
 #include <pthread.h>
 
@@ -121,14 +121,14 @@ struct msdu__server {
     int32_t wonder_rank;
 };
 
-/* hub_server.c: start the thread; self_fd is rank 0's own, already admitted connection. Owns both
+/* server.c: start the thread; self_fd is rank 0's own, already admitted connection. Owns both
  * descriptors from here on, also on failure. */
 msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd,
                                const uint8_t id[MSDU__ID_BYTES], struct msdu__server **server_out);
 /* Send what is left to be sent, for at most half a second, and end. NULL is allowed. */
 void msdu__server_stop(struct msdu__server *server);
 
-/* hub_conn.c */
+/* conn.c */
 bool msdu__conn_open(struct msdu__conn *conn, int fd);
 void msdu__conn_close(struct msdu__conn *conn);
 /* Room for `wanted` bytes. */
@@ -140,12 +140,12 @@ void msdu__server_send(struct msdu__server *server, struct msdu__conn *conn, uin
 void msdu__server_send_all(struct msdu__server *server, uint32_t type, const void *body,
                            size_t bytes);
 
-/* hub_admit.c: bytes of a connection that is not admitted yet. */
+/* admit.c: bytes of a connection that is not admitted yet. */
 void msdu__admit_accept(struct msdu__server *server);
 void msdu__admit_read(struct msdu__server *server, struct msdu__conn *conn);
 void msdu__admit_expire(struct msdu__server *server, uint64_t now_ns);
 
-/* hub_serve.c: messages of admitted ranks. */
+/* serve.c: messages of admitted ranks. */
 void msdu__serve_read(struct msdu__server *server, struct msdu__conn *conn);
 void msdu__serve_lost(struct msdu__server *server, struct msdu__conn *conn, const char *cause);
 void msdu__serve_tick(struct msdu__server *server, uint64_t now_ns);

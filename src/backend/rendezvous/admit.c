@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission of ranks: nothing but fixed-size messages is read before the proof was checked. */
-#include "hub_server.h"
+#include "server.h"
 
 #include <errno.h>
 #include <inttypes.h>

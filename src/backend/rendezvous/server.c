@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hub's thread: a poll loop, never blocked by any one connection. */
-#include "hub_server.h"
+#include "server.h"
 
 #include <errno.h>
 #include <poll.h>

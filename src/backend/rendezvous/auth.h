@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission to the hub: the fixed-size messages and the proof that both sides know the secret. */
-#ifndef MSDU_HUB_AUTH_H
-#define MSDU_HUB_AUTH_H
+#ifndef MSDU_RENDEZVOUS_AUTH_H
+#define MSDU_RENDEZVOUS_AUTH_H
 
 #include "hub.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets with deadlines, for the hub. No function logs or sets an error text. */
-#include "hub_net.h"
+#include "net.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets with deadlines, for the hub. No function logs or sets an error text. */
-#ifndef MSDU_HUB_NET_H
-#define MSDU_HUB_NET_H
+#ifndef MSDU_RENDEZVOUS_NET_H
+#define MSDU_RENDEZVOUS_NET_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,6 +9,9 @@
 #include <sys/socket.h>
 
 #define MSDU__NET_TEXT_BYTES 80 /* longest numeric address with port, with its zero */
+
+#define MSDU__NET_ADDRESSES 8           /* most addresses of a host name that are tried */
+#define MSDU__NET_NOBODY    "192.0.2.1" /* RFC 5737: an address outside that nobody has */
 
 /* One socket address. */
 struct msdu__address {
@@ -25,10 +28,21 @@ void msdu__net_sleep(uint64_t span_ns);
 /* Random bytes from the kernel; false if there are none. */
 bool msdu__net_random(void *data, size_t bytes);
 
+/* Copy HOST of HOST or [HOST]; false if it does not fit. */
+bool msdu__net_host(const char *text, size_t length, char *host, size_t bytes);
+
+/* Split HOST:PORT or [HOST]:PORT; false if it is neither or too long. A slash may follow. */
+bool msdu__net_place(const char *text, char *host, size_t host_bytes, char *port,
+                     size_t port_bytes);
+
 /* Addresses of a host name; returns how many were found, 0 with cause written. The resolver is not
  * asked for localhost; where it does not know this machine's own name, its interfaces do. */
 size_t msdu__net_resolve(const char *host, const char *port, struct msdu__address *addresses,
                          size_t capacity, const char **cause_out);
+
+/* Own address, any port, by which a host is reached; nothing is sent. Of this machine's own name:
+ * by which others are. False if there is no way. */
+bool msdu__net_outward(const char *host, struct msdu__address *own_out);
 
 /* Address of a network interface, IPv4 first; port in host order. */
 bool msdu__net_interface(const char *name, uint16_t port, struct msdu__address *address_out);

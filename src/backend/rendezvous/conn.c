@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections of the hub: their memory, and what waits to be sent. */
-#include "hub_server.h"
+#include "server.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admission to the hub: the fixed-size messages and the proof that both sides know the secret. */
-#include "hub_auth.h"
+#include "auth.h"
 
-#include "hub_net.h"
+#include "net.h"
 
 #include <errno.h>
 #include <openssl/crypto.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's connection to the hub, shared by the files that implement hub.h. */
-#ifndef MSDU_HUB_IMPL_H
-#define MSDU_HUB_IMPL_H
+#ifndef MSDU_RENDEZVOUS_IMPL_H
+#define MSDU_RENDEZVOUS_IMPL_H
 
-#include "hub_find.h"
-#include "hub_server.h"
+#include "find.h"
+#include "server.h"
 
 #include <pthread.h>
 
@@ -42,7 +42,7 @@ struct msdu__hub {
     uint64_t wondered_ns; /* when the hub was asked last whether all mean the same operation */
 };
 
-/* hub_client.c: start and stop the thread that reads what the hub says. */
+/* client.c: start and stop the thread that reads what the hub says. */
 bool msdu__client_start(struct msdu__hub *hub);
 void msdu__client_stop(struct msdu__hub *hub);
 /* Send one message; false if the connection is gone. */

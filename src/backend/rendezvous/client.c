@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's side of the hub: a thread that reads what the hub says and looks after stalls. */
 #include "backend/rank_list.h"
-#include "hub_impl.h"
+#include "impl.h"
 
 #include <errno.h>
 #include <inttypes.h>

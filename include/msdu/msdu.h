@@ -468,13 +468,15 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_state_get(msdu_ctx *ctx, void *data, s
  * Tensors, settings and the number of ranks must be those of the state, except job, broadcast,
  * check_finite, window, lanes, total_steps and what concerns a rank alone (rendezvous, deadline,
  * files). Everything is checked before anything is used: a call that fails on one rank fails on
- * all, and leaves all contexts as they were.
+ * all, and leaves all contexts as they were. States of release 0.2 (format 4) are taken too, as
+ * long as settings that are gone since had their default.
  *
  * data  what msdu_state_get() gave; may be freed afterwards
  * bytes its size
  * Returns MSDU_OK, ERR_INVALID (no state, cut off or damaged), ERR_MISMATCH (names the first
  * difference: a setting or tensor, the rank, the step, another run; or the rank that could not take
- * its state), ERR_UNSUPPORTED (another format), ERR_STATE, ERR_NO_MEMORY, or the context's failure.
+ * its state), ERR_UNSUPPORTED (a format of no version from 0.2 to this), ERR_STATE,
+ * ERR_NO_MEMORY, or the context's failure.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_state_set(msdu_ctx *ctx, const void *data, size_t bytes);
 

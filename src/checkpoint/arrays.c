@@ -44,13 +44,31 @@ static void code_plan(msdu__engine *e, msdu__serial *c, const msdu__image *image
     }
 }
 
+/* In format 4 ranks told neither how long they were queued nor a hash. */
+static void code_message_4(msdu__serial *c, msdu__control *said)
+{
+    const size_t left_out = offsetof(msdu__control, queued_ns);
+    const size_t rest = offsetof(msdu__control, loss);
+    const size_t end = offsetof(msdu__control, hash);
+    msdu__serial_array(c, "message", said, left_out / sizeof(double), sizeof(double));
+    msdu__serial_array(c, "message", &said->loss, (end - rest) / sizeof(double), sizeof(double));
+    if (!c->is_dry) {
+        said->queued_ns = said->hash[0] = said->hash[1] = 0;
+    }
+}
+
 /* A round whose mean waits is judged when it is applied, by what all ranks said about it. */
-static void code_messages(const msdu__engine *e, msdu__serial *c, const msdu__fragment *f)
+static void code_messages(const msdu__engine *e, msdu__serial *c, const msdu__fragment *f,
+                          uint64_t format)
 {
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
         msdu__control *said = &f->control.of[rank];
-        msdu__serial_array(c, "message", said, offsetof(msdu__control, sketch) / sizeof(double),
-                           sizeof(double));
+        if (format == 4) {
+            code_message_4(c, said);
+        } else {
+            msdu__serial_array(c, "message", said, offsetof(msdu__control, sketch) / sizeof(double),
+                               sizeof(double));
+        }
         msdu__serial_array(c, "sketch", said->sketch, MSDU__SKETCH, sizeof(*said->sketch));
     }
 }
@@ -174,7 +192,7 @@ void msdu__arrays_code(msdu__engine *e, msdu__serial *c, const msdu__image *imag
     for (uint32_t i = 0; i < e->model->fragment_count; i++) {
         code_plan(e, c, image, i);
         if (image->fragments[i].is_pending) {
-            code_messages(e, c, &e->fragments[i]);
+            code_messages(e, c, &e->fragments[i], image->format);
         }
     }
     for (uint32_t slice = 0; slice < e->model->slicing.slice_count && c->bad == NULL; slice++) {

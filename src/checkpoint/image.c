@@ -87,6 +87,7 @@ static void take_summary(const msdu__caller *caller, msdu__image *image)
 void msdu__image_take(const msdu__caller *caller, msdu__image *image)
 {
     *image = (msdu__image){
+        .format = MSDU__STATE_FORMAT,
         .step = caller->step,
         .run = name_run(caller),
         .is_gradient = caller->is_gradient,
@@ -297,9 +298,19 @@ static void code_measured(msdu__serial *c, msdu__image *image)
     msdu__serial_whole(c, "plan renewals", &image->plan_renewals, 0, UINT64_MAX);
 }
 
-void msdu__image_code(const msdu__model *model, msdu__serial *c, msdu__image *image)
+/* Policies of format 4 remembered less: the rest stays 0 and is learned as in a new run. */
+static void code_policy(msdu__serial *c, msdu__image *image)
 {
     msdu__interval_state *policy = &image->interval_state;
+    bool is_old = image->format == 4;
+    uint64_t reals = is_old ? 16 : sizeof(policy->real) / sizeof(policy->real[0]);
+    uint64_t counts = is_old ? 9 : sizeof(policy->count) / sizeof(policy->count[0]);
+    msdu__serial_values(c, "policy", policy->real, reals, sizeof(double));
+    msdu__serial_values(c, "policy", policy->count, counts, sizeof(uint64_t));
+}
+
+void msdu__image_code(const msdu__model *model, msdu__serial *c, msdu__image *image)
+{
     msdu__serial_whole(c, "step", &image->step, 0, STEPS_MAX);
     msdu__serial_whole(c, "run", &image->run, 0, UINT64_MAX);
     msdu__serial_flag(c, "domain", &image->is_gradient);
@@ -308,10 +319,7 @@ void msdu__image_code(const msdu__model *model, msdu__serial *c, msdu__image *im
     msdu__serial_flag(c, "first call", &image->is_first_call);
     msdu__serial_flag(c, "uneven batches", &image->was_uneven);
     code_measured(c, image);
-    msdu__serial_values(c, "policy", policy->real, sizeof(policy->real) / sizeof(double),
-                        sizeof(double));
-    msdu__serial_values(c, "policy", policy->count, sizeof(policy->count) / sizeof(uint64_t),
-                        sizeof(uint64_t));
+    code_policy(c, image);
     code_decision(c, &image->decision);
     for (uint32_t i = 0; i < model->fragment_count; i++) {
         code_fragment(c, &image->fragments[i]);

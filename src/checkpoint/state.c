@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Synchronization state as bytes: the frame around it, what it must have in common with a context,
- * and the ranks' agreement to take it. A state is checked completely, and by all ranks, before any
- * of it is used.
+ * Synchronization state as bytes: the frame around it and the ranks' agreement to take it. A state
+ * is checked completely, and by all ranks, before any of it is used.
  */
 #include "state.h"
 
@@ -10,7 +9,6 @@
 #include "core/kernels.h"
 #include "core/progress.h"
 #include "core/tune.h"
-#include "startup/startup.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +18,6 @@
 #define VERSION_BYTES    16
 #define CHECKSUM_AT      24 /* covers everything behind it */
 #define FRAME_BYTES      64
-#define SHOWN_BYTES      120
 #define SLICE_BYTES_MOST (1ULL << 30) /* as the setting has it */
 
 /* What stands in front; a format that is not ours may differ behind `version`. */
@@ -63,40 +60,6 @@ void msdu__state_seal(void *data, uint64_t bytes)
     uint64_t sum = msdu__serial_hash((const char *)data + behind, bytes - behind);
     msdu__serial c = {.out = data, .bytes = bytes, .at = CHECKSUM_AT};
     msdu__serial_whole(&c, "checksum", &sum, 0, UINT64_MAX);
-}
-
-/* --- settings and tensors --- */
-
-/* A resumed run may have its own: they change neither what the state means nor how it is cut. */
-static bool may_differ(const char *line)
-{
-    static const char *const names[] = {"job ",    "broadcast ", "check_finite ",
-                                        "window ", "lanes ",     "total_steps "};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (strncmp(line, names[i], strlen(names[i])) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* What a state and its context must have in common, a fact a line; NULL: no memory. */
-static char *describe(msdu__caller *caller)
-{
-    char *text = msdu__agree_describe(caller->engine, false);
-    char *to = text;
-    for (const char *line = text; line != NULL && *line != '\0';) {
-        size_t length = strcspn(line, "\n") + 1;
-        if (!may_differ(line)) {
-            memmove(to, line, length);
-            to += length;
-        }
-        line += length;
-    }
-    if (text != NULL) {
-        *to = '\0';
-    }
-    return text;
 }
 
 /* Another version of the library may cut the same tensors in another way. */
@@ -150,7 +113,7 @@ static void code_all(msdu__caller *caller, msdu__serial *c, frame *f, char *text
 static msdu_status write_state(msdu__caller *caller, struct msdu__state_call *call)
 {
     msdu__image image;
-    char *text = describe(caller);
+    char *text = msdu__text_describe(caller);
     if (text == NULL) {
         return no_memory(caller);
     }
@@ -190,11 +153,12 @@ static msdu_status check_frame(const msdu__caller *caller, const struct msdu__st
     }
     code_frame(&c, f);
     f->version[VERSION_BYTES - 1] = '\0';
-    if (f->format != MSDU__STATE_FORMAT) {
-        return msdu__fail(MSDU_ERR_UNSUPPORTED,
-                          "rank %d: the state has format %llu, this library (%s) reads format %d",
-                          caller->job->rank, (unsigned long long)f->format, msdu_version(),
-                          MSDU__STATE_FORMAT);
+    if (f->format < MSDU__STATE_OLDEST || f->format > MSDU__STATE_FORMAT) {
+        return msdu__fail(
+            MSDU_ERR_UNSUPPORTED,
+            "rank %d: the state has format %llu, this library (%s) reads formats %d to %d",
+            caller->job->rank, (unsigned long long)f->format, msdu_version(), MSDU__STATE_OLDEST,
+            MSDU__STATE_FORMAT);
     }
     if (f->bytes != call->bytes || f->text_bytes > call->bytes - FRAME_BYTES) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: the state has %llu bytes, %llu were given",
@@ -209,28 +173,15 @@ static msdu_status check_frame(const msdu__caller *caller, const struct msdu__st
     return MSDU_OK;
 }
 
-static msdu_status check_text(msdu__caller *caller, const struct msdu__state_call *call,
+static msdu_status check_text(const msdu__caller *caller, const struct msdu__state_call *call,
                               const frame *f)
 {
-    char *text = describe(caller);
-    if (text == NULL) {
-        return no_memory(caller);
-    }
-    msdu__lines lines = {.a = (const char *)call->in + FRAME_BYTES, .b = text};
-    lines.a_end = lines.a + f->text_bytes;
-    lines.b_end = text + strlen(text);
-    msdu_status status = MSDU_OK;
-    if (msdu__agree_first_difference(&lines)) {
-        int a = lines.a_length < SHOWN_BYTES ? lines.a_length : SHOWN_BYTES;
-        int b = lines.b_length < SHOWN_BYTES ? lines.b_length : SHOWN_BYTES;
-        status = msdu__fail(MSDU_ERR_MISMATCH,
-                            "rank %d: the state was saved with '%.*s', this context has '%.*s'",
-                            caller->job->rank, a, lines.a, b, lines.b);
-    } else if (f->rank != (uint64_t)caller->job->rank) {
+    const char *text = (const char *)call->in + FRAME_BYTES;
+    msdu_status status = msdu__text_check(caller, text, f->text_bytes);
+    if (status == MSDU_OK && f->rank != (uint64_t)caller->job->rank) {
         status = msdu__fail(MSDU_ERR_MISMATCH, "rank %d: this is the state of rank %llu",
                             caller->job->rank, (unsigned long long)f->rank);
     }
-    free(text);
     return status;
 }
 
@@ -271,6 +222,7 @@ static msdu_status check_content(msdu__caller *caller, const frame *f, msdu__ser
                           "rank %d: the state is of other slices: libmsdu %s wrote it, this is %s",
                           caller->job->rank, f->version, msdu_version());
     }
+    image->format = f->format;
     msdu__image_code(caller->model, c, image);
     msdu__serial arrays = *c;
     arrays.bad = c->bad != NULL ? c->bad : msdu__image_check(caller, image);

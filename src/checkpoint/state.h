@@ -2,9 +2,9 @@
 /*
  * Synchronization state as bytes (msdu_state_get, msdu_state_set).
  *
- * state.c frames it, checks it and moves it at the right moment; image.c knows the single
- * values that are in it, arrays.c the arrays. All of them run on the communication thread
- * while the owner waits, so that nothing moves meanwhile.
+ * state.c frames it, checks it and moves it at the right moment; text.c knows what it must have in
+ * common with a context, image.c the single values that are in it, arrays.c the arrays. All of them
+ * run on the communication thread while the owner waits, so that nothing moves meanwhile.
  */
 #ifndef MSDU_STATE_H
 #define MSDU_STATE_H
@@ -12,8 +12,10 @@
 #include "base/serial.h"
 #include "caller/caller.h"
 
-/* Raised whenever the list of values changes. */
+/* Raised whenever the list of values changes. Format 4, of release 0.2, is read still: its messages
+ * and the policy's memory were shorter. */
 #define MSDU__STATE_FORMAT 5
+#define MSDU__STATE_OLDEST 4
 
 typedef struct msdu__image_fragment {
     uint64_t sync_step;
@@ -38,6 +40,7 @@ typedef struct msdu__image_fragment {
 
 /* All single values of a state. */
 typedef struct msdu__image {
+    uint64_t format; /* in which it is written, or was */
     uint64_t step;
     uint64_t run; /* names the run: equal on all ranks that made it, other in every other run */
     bool is_gradient;
@@ -81,6 +84,12 @@ const char *msdu__image_check(const msdu__caller *caller, const msdu__image *ima
 /* --- arrays.c --- */
 /* Plans, control messages, anchors, residuals and so on, through the codec. */
 void msdu__arrays_code(msdu__engine *e, msdu__serial *c, const msdu__image *image);
+
+/* --- text.c --- */
+/* What a state and its context must have in common, a fact a line; to be freed, NULL: no memory. */
+char *msdu__text_describe(const msdu__caller *caller);
+/* Does a state's text, without its end, fit this context, in the words of either version? */
+msdu_status msdu__text_check(const msdu__caller *caller, const char *text, uint64_t bytes);
 
 /* --- state.c --- */
 /* As msdu_state_get and msdu_state_set, between start and finish. */

@@ -462,3 +462,24 @@ size_t msdu__settings_describe(const msdu__settings *settings, char *text, size_
     freelocale(plain);
     return used;
 }
+
+bool msdu__settings_is_default(const msdu__settings *settings, const char *name)
+{
+    msdu__settings defaults = {0};
+    msdu__loader loader = {.settings = &defaults, .is_quiet = true};
+    char own[MSDU__SETTING_BYTES] = "";
+    char usual[MSDU__SETTING_BYTES] = "";
+    size_t index = msdu__setting_index(name);
+    const msdu__setting *setting = msdu__setting_at(index);
+    locale_t plain = setting != NULL ? newlocale(LC_ALL_MASK, "C", (locale_t)0) : (locale_t)0;
+    if (plain == (locale_t)0) {
+        return false;
+    }
+    locale_t before = uselocale(plain);
+    msdu_status status = msdu__setting_set(&loader, index, setting->default_text, name);
+    msdu__setting_print(setting, settings, own, sizeof(own));
+    msdu__setting_print(setting, &defaults, usual, sizeof(usual));
+    uselocale(before);
+    freelocale(plain);
+    return status == MSDU_OK && strcmp(own, usual) == 0;
+}

@@ -53,5 +53,7 @@ msdu_status msdu__settings_load(const msdu_config *config, msdu__settings *setti
  * secret. Writes at most bytes with the zero; returns the length needed without it, 0: no memory.
  */
 size_t msdu__settings_describe(const msdu__settings *settings, char *text, size_t bytes);
+/* Is the setting of this name as it is where nobody set it? */
+bool msdu__settings_is_default(const msdu__settings *settings, const char *name);
 
 #endif

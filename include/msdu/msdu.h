@@ -314,7 +314,7 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t
  * (the text names it and its tensor) had a NaN or infinity, the gradients of this step are NaN on
  * all ranks, every wait for one of them says so, and the next step goes on as if the round had
  * not been. Parameters (parameter domain) and shadowed gradients (accumulated) still fail.
- * With check_finite = pass, for trainers that look themselves (as AMP's loss scaling does), a
+ * With check_finite = propagate, for trainers that look themselves (as AMP's loss scaling does), a
  * gradient that holds NaN or infinity on some rank, or overflows in the sum, comes back so on all
  * ranks, with the other elements of its block where the wire is narrow; MSDU_OK is returned. What
  * error feedback held back is dropped on all ranks then, as the trainer will drop that step.
@@ -331,9 +331,9 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_step(msdu_ctx *ctx);
 
 /*
- * Have the ranks meet in the step about to run, whatever the interval says (domain accumulated):
- * after it their parameters are equal, up to rounding. Between steps; all ranks call it before the
- * same step.
+ * Have the ranks synchronize in the step about to run, whatever the interval says (domain
+ * accumulated): after it their parameters are equal, up to rounding. Between steps; all ranks call
+ * it before the same step.
  *
  * Returns MSDU_OK, ERR_STATE (tensors were announced already), ERR_UNSUPPORTED (another domain).
  */
@@ -387,8 +387,8 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_loss(msdu_ctx *ctx, double loss);
 /*
  * Between steps, all ranks after the same step: finish what is in flight, then one exact, blocking
  * average of all buffers and of all model tensors that have a parameter, so that all ranks hold
- * the same bits (evaluation, checkpoint). Training goes on afterwards; when the ranks meet next
- * does not change, and a mean that was to be applied later is applied now. No tensor of the
+ * the same bits (evaluation, checkpoint). Training goes on afterwards; when the ranks synchronize
+ * next does not change, and a mean that was to be applied later is applied now. No tensor of the
  * present step may have been announced, and the trainer must not touch parameters meanwhile.
  *
  * Returns MSDU_OK, ERR_STATE, ERR_UNSUPPORTED (accumulated domain without parameters), or the

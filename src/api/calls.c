@@ -204,7 +204,7 @@ msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
 /* --- between steps --- */
 
 /* What msdu_sync_after_step() and its like have in common. */
-static msdu_status check_meeting(msdu_ctx *ctx)
+static msdu_status check_between(msdu_ctx *ctx)
 {
     msdu_status guarded = msdu__guard(ctx);
     if (guarded != MSDU_OK) {
@@ -216,14 +216,14 @@ static msdu_status check_meeting(msdu_ctx *ctx)
 
 msdu_status msdu_sync_after_step(msdu_ctx *ctx)
 {
-    msdu_status status = check_meeting(ctx);
+    msdu_status status = check_between(ctx);
     if (status != MSDU_OK) {
         return status;
     }
     msdu__caller *c = &ctx->caller;
     if (!c->job->is_accumulated) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
-                          "rank %d: only in domain accumulated may a meeting be asked for",
+                          "rank %d: only in domain accumulated may a synchronization be asked for",
                           c->job->rank);
     }
     msdu__step_synchronize(c);
@@ -232,7 +232,7 @@ msdu_status msdu_sync_after_step(msdu_ctx *ctx)
 
 msdu_status msdu_synchronize(msdu_ctx *ctx)
 {
-    msdu_status status = check_meeting(ctx);
+    msdu_status status = check_between(ctx);
     if (status != MSDU_OK) {
         return status;
     }
@@ -248,7 +248,7 @@ msdu_status msdu_synchronize(msdu_ctx *ctx)
 
 msdu_status msdu_join(msdu_ctx *ctx)
 {
-    msdu_status status = check_meeting(ctx);
+    msdu_status status = check_between(ctx);
     if (status != MSDU_OK) {
         return status;
     }

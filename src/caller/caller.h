@@ -28,7 +28,7 @@ typedef struct msdu__caller {
     msdu__engine *engine; /* for functions that run on the communication thread, and at the end */
     msdu__schedule schedules[MSDU__FRAGMENTS_MAX];
     uint64_t step;
-    uint32_t sync_mask;      /* fragments that meet at the end of this step */
+    uint32_t sync_mask;      /* fragments synchronized at the end of this step */
     bool is_gradient;        /* present domain */
     bool is_local_entered;   /* anchors are set */
     bool is_backward_closed; /* it waited for a gradient in this step */
@@ -80,11 +80,11 @@ msdu_status msdu__caller_drain(msdu__caller *c);
 /* --- step.c: what is due in a step --- */
 /* Arm the first round. */
 void msdu__step_start(msdu__caller *c);
-/* End of a step: what is due, when the ranks meet next. */
+/* End of a step: what is due, when the ranks synchronize next. */
 msdu_status msdu__step_end(msdu__caller *c);
 /* Go on from the step of a state: arm the rounds that end with it. */
 void msdu__step_resume(msdu__caller *c);
-/* The ranks meet in the step about to run (domain accumulated, nothing announced yet). */
+/* The ranks synchronize in the step about to run (domain accumulated, nothing announced yet). */
 void msdu__step_synchronize(msdu__caller *c);
 /* Weight of this rank in the rounds of the present step, if that has not begun, and later. */
 void msdu__step_weigh(msdu__caller *c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The owner's side of a step: what is due, and when the ranks meet next. Everything is
+ * The API thread's side of a step: what is due, and when the ranks synchronize next. Everything is
  * decided from step counts and from decisions that are equal on all ranks; never from what has
  * arrived here so far.
  */
@@ -165,7 +165,7 @@ static bool may_enter_local(msdu__caller *c)
     return may;
 }
 
-static void plan_next_meetings(msdu__caller *c)
+static void plan_next_rounds(msdu__caller *c)
 {
     uint32_t count = c->is_gradient ? 1 : c->model->fragment_count;
     for (uint32_t i = 0; i < count; i++) {
@@ -214,7 +214,7 @@ msdu_status msdu__step_end(msdu__caller *c)
     if (status != MSDU_OK) {
         return status;
     }
-    plan_next_meetings(c);
+    plan_next_rounds(c);
     msdu__caller_apply_due(c);
     msdu__worker_kick(&c->hand->worker);
     if (c->job->settings.overlap == MSDU__OVERLAP_BLOCKING || c->job->is_accumulated) {

@@ -130,7 +130,7 @@ static const char *outcome(const msdu__engine *e, const msdu__fragment *f)
     }
     /* local steps with it cannot be undone */
     return e->job->is_accumulated ? "the round was not applied (setting check_finite; with domain "
-                                    "gradient, pass gives it to all ranks)"
+                                    "gradient, propagate gives it to all ranks)"
                                   : "the round was not applied (setting check_finite)";
 }
 
@@ -164,7 +164,7 @@ static void take_weights(const msdu__engine *e, msdu__fragment *f)
     f->scale = is_sum || f->is_void ? 1 : e->job->ranks / sum;
 }
 
-/* For the owner, which may stand still until it knows. */
+/* For the API thread, which may stand still until it knows. */
 static void publish_idle(msdu__engine *e, msdu__fragment *f)
 {
     msdu__answer *answer = msdu__engine_answer(e, f);

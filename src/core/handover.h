@@ -23,7 +23,7 @@
 
 /* A round as the API thread arms it. */
 typedef struct msdu__round {
-    uint64_t step;        /* the step at whose end the ranks meet */
+    uint64_t step;        /* the step at whose end the ranks synchronize */
     uint32_t interval;    /* steps it spans */
     uint32_t delay_steps; /* later, the mean is applied */
     int wire;

@@ -79,8 +79,8 @@ typedef struct msdu__round_stats {
     int link_wire;       /* format of that round */
     uint64_t latency_ns; /* time of an almost empty message */
     double fixed_ns;     /* of link_ns, whatever the format: learned by a policy; 0: not known */
-    uint64_t wait_ns;    /* the owner's, since the message of the round before, smallest over ranks:
-                            the slowest rank waits for the network only */
+    uint64_t wait_ns;    /* the API thread's, since the message of the round before, smallest over
+                            ranks:    the slowest rank waits for the network only */
     uint64_t shared_ns;  /* of wait_ns: others of the job computed on the same cores meanwhile */
     uint64_t round_bytes; /* bytes of this round per rank */
     uint64_t elements;    /* synchronized elements */

@@ -106,7 +106,7 @@ typedef enum msdu_format {
     MSDU_FORMAT_FLOAT16,
     MSDU_FORMAT_INT8,
     MSDU_FORMAT_INT4,
-    MSDU_FORMAT_TERNARY,
+    MSDU_FORMAT_INT2,
     MSDU_FORMAT_SPARSE,
 } msdu_format;
 

@@ -166,9 +166,10 @@ typedef struct msdu_summary {
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)
 
-/* How far a rank's optimizer is from the others', and what optimizer that is (msdu_apart_get). */
-typedef struct msdu_apart {
-    size_t size;     /* sizeof(msdu_apart); set by the caller */
+/* How far a rank's optimizer is from the others', and what optimizer that is
+ * (msdu_local_drift_get). */
+typedef struct msdu_local_drift {
+    size_t size;     /* sizeof(msdu_local_drift); set by the caller */
     void *parameter; /* set by the caller: receives how far the parameters have moved since the
                         ranks met last */
     void *momentum;  /* set by the caller: receives what the momentum buffer holds beyond what
@@ -178,9 +179,9 @@ typedef struct msdu_apart {
     double dampening;
     double weight_decay;
     int32_t is_nesterov; /* 0 or 1 */
-} msdu_apart;
+} msdu_local_drift;
 
-#define MSDU_APART_INIT MSDU_SIZED(msdu_apart)
+#define MSDU_LOCAL_DRIFT_INIT MSDU_SIZED(msdu_local_drift)
 
 /* One setting, as `msdu info` prints it. All strings are static. */
 typedef struct msdu_setting_info {
@@ -336,7 +337,7 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_step(msdu_ctx *ctx);
  *
  * Returns MSDU_OK, ERR_STATE (tensors were announced already), ERR_UNSUPPORTED (another domain).
  */
-MSDU_API MSDU_MUST_CHECK msdu_status msdu_meet(msdu_ctx *ctx);
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_sync_after_step(msdu_ctx *ctx);
 
 /*
  * Read how far local steps have led this rank (domain accumulated), tensor by tensor, even in the
@@ -347,14 +348,14 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_meet(msdu_ctx *ctx);
  * trainer's optimizer has done, or will have, with the gradients that it was given so far.
  *
  * id        a tensor whose gradient was not announced in this step, or was waited for
- * apart_out size, parameter and momentum are set by the caller, with room in the host's memory for
+ * drift_out size, parameter and momentum are set by the caller, with room in the host's memory for
  *           the tensor's elements as float64 of a float64 tensor, else float32
  * Waits for a device where tensors are in its memory.
  * Returns MSDU_OK, ERR_INVALID, ERR_STATE (not started, finished, or not waited for),
  * ERR_UNSUPPORTED (another domain), ERR_NO_MEMORY, or the context's failure.
  */
-MSDU_API MSDU_MUST_CHECK msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id,
-                                                    msdu_apart *apart_out);
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_local_drift_get(msdu_ctx *ctx, uint32_t id,
+                                                          msdu_local_drift *drift_out);
 
 /*
  * Tell the learning rate of the next step (accumulated domain with weight decay or a schedule,

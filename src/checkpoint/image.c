@@ -133,7 +133,7 @@ static void give_schedule(const msdu__image_fragment *from, msdu__schedule *s, m
     s->wire = (int)from->wire;
     for (int i = 0; i < 2; i++) {
         box->answers[i].decision = from->decisions[i];
-        box->answers[i].is_any_absent = false;
+        box->answers[i].is_any_idle = false;
     }
     msdu__cell_set(&box->heard, from->armed);
     msdu__cell_set(&box->done, from->armed - (from->is_pending ? 1 : 0));

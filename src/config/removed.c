@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings that are gone, and what holds instead. */
+/* Settings that are gone, and values that have another name now. */
 #include "table.h"
 
 #include <string.h>
@@ -21,6 +21,26 @@ const char *msdu__setting_removed(const char *name)
     for (size_t i = 0; i < sizeof(removed) / sizeof(removed[0]); i++) {
         if (strcasecmp(own, removed[i].name) == 0) {
             return removed[i].instead;
+        }
+    }
+    return NULL;
+}
+
+/* Old values are taken until 0.4. */
+static const struct {
+    const char *name;
+    const char *old;
+    const char *value;
+} renamed[] = {
+    {"wire", "ternary", "int2"},
+    {"check_finite", "pass", "propagate"},
+};
+
+const char *msdu__setting_renamed(const char *name, const char *value)
+{
+    for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++) {
+        if (strcmp(renamed[i].name, name) == 0 && strcmp(renamed[i].old, value) == 0) {
+            return renamed[i].value;
         }
     }
     return NULL;

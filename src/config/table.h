@@ -73,6 +73,8 @@ const char *msdu__setting_nearest(const char *name, bool is_environment);
 /* --- removed.c --- */
 /* Of a name or variable that was a setting once: what holds instead. NULL: it never was one. */
 const char *msdu__setting_removed(const char *name);
+/* Of a value that had another name once: the name that it has now. NULL: it is none of these. */
+const char *msdu__setting_renamed(const char *name, const char *value);
 
 /* --- value.c --- */
 /* Check a value and store it. origin ("MSDU_WINDOW", "run.ini:3: window") is for the error text. */

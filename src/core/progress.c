@@ -7,8 +7,8 @@
 
 #include "control.h"
 #include "domain.h"
+#include "issue_order.h"
 #include "kernels.h"
-#include "order.h"
 #include "round.h"
 
 #include <assert.h>

@@ -21,7 +21,7 @@ typedef struct msdu__interval_wire {
     const char *name;
     double bits;           /* per element */
     double residual_ratio; /* predicted residual energy / energy of a contribution */
-    double harm_ratio;     /* the part of it that harms as noise does */
+    double error_ratio;    /* the part of it that acts as noise does */
     double code_ns;        /* of an element, both phases, on one core; until it is measured */
     bool is_allowed;       /* may be chosen in local rounds (h > 1) */
     bool is_allowed_h1; /* may be chosen for gradients (h = 1); 2 bits only under linear optimizers

@@ -403,7 +403,7 @@ class After(Changed):
 class Hostile(Case):
     """Each ends in correct training, or in a status and a line."""
 
-    def test_children_of_the_trainer_do_no_harm(self) -> None:
+    def test_children_of_the_trainer_do_no_error(self) -> None:
         reference = log(self.good(attached()))
         self.assertEqual(log(self.good(attached("forks"))), reference)
 

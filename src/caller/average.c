@@ -100,7 +100,7 @@ static void count_weights(const msdu__caller *c, const final_facts *facts, meeti
 static msdu_status check_steps(const msdu__caller *c, const final_facts *facts, const meeting *m)
 {
     int32_t other = 0;
-    if (!m->is_uneven || c->is_absent) {
+    if (!m->is_uneven || c->is_idle) {
         return MSDU_OK;
     }
     while (facts[other].reached == facts[0].reached) {
@@ -131,7 +131,7 @@ static msdu_status compare_ranks(msdu__caller *c, meeting *out)
                                         .bad = find_bad(c),
                                         .weight = c->weight,
                                         .held = holds_back(c) ? 1 : 0,
-                                        .reached = c->is_absent ? c->reached : c->step};
+                                        .reached = c->is_idle ? c->reached : c->step};
     msdu_op op = {.kind = MSDU_OP_ALLGATHER,
                   .send = &facts[c->job->rank],
                   .recv = facts,
@@ -233,7 +233,7 @@ static msdu_status average(msdu__caller *c, const meeting *m, uint32_t first, ui
     return status == MSDU_OK ? msdu__kernels_settle(c->engine) : status;
 }
 
-bool msdu__final_has_parameters(const msdu__model *model)
+bool msdu__average_has_parameters(const msdu__model *model)
 {
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         if (model->tensors[i].role == MSDU_ROLE_MODEL && model->tensors[i].parameter == NULL) {
@@ -246,7 +246,7 @@ bool msdu__final_has_parameters(const msdu__model *model)
 static msdu_status average_all(msdu__caller *c)
 {
     meeting m = {.weights = 1};
-    bool has_model = msdu__final_has_parameters(c->model);
+    bool has_model = msdu__average_has_parameters(c->model);
     if (c->job->ranks == 1) {
         return MSDU_OK;
     }
@@ -362,12 +362,12 @@ static msdu_status run_drained(msdu__caller *c, const msdu__event *work)
     return status;
 }
 
-msdu_status msdu__final_meet(msdu__caller *c)
+msdu_status msdu__average_exact(msdu__caller *c)
 {
     return run_drained(c, &(msdu__event){.run = carry_average, .subject = c});
 }
 
-msdu_status msdu__final_catch_up(msdu__caller *c)
+msdu_status msdu__average_catch_up(msdu__caller *c)
 {
     return run_drained(c, &(msdu__event){.run = carry_catch_up, .subject = c});
 }

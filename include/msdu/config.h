@@ -88,7 +88,7 @@ typedef struct msdu_config {
                                  itself; mean, sum */
     const char *broadcast;    /* start from rank 0's parameters; no, yes */
     const char *check_finite; /* a NaN or infinity ends the job; in gradients, skip: makes all ranks
-                                 skip the step; pass: comes back on all ranks; no, yes, skip,
+                                 skip the step; propagate: comes back on all ranks; no, yes, skip,
                                  propagate; default yes */
     const char *state;        /* optimizer state at a synchronization; local, average, reset */
     int64_t delay_steps;      /* steps until a late mean is applied (tau); divergence with auto: up
@@ -108,7 +108,7 @@ typedef struct msdu_config {
     int64_t switch_step;      /* post_local (1808.07217): first step with local steps */
     double target_overhead;   /* share of time that may be spent waiting; what no format hides in
                                  late rounds counts half; default 0.03 */
-    const char *prefer;       /* when the wait cannot be hidden within the drift limit; accuracy,
+    const char *prefer;       /* when the wait cannot be hidden within the error budget; accuracy,
                                  speed */
     double drift_limit;       /* divergence: error budget, relative to weights, where it is known
                                  from earlier runs of the model; 0: that of interval_steps, as

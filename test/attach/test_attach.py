@@ -194,7 +194,7 @@ class Infinite(Case):
         done = attached("unseen", MSDU_INTERVAL_STEPS="4", **SGD)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("rank 3: tensor 'gradient 1' holds NaN or infinity in step", done.stderr)
-        self.assertIn("with domain gradient, pass gives it to all ranks", done.stderr)
+        self.assertIn("with domain gradient, propagate gives it to all ranks", done.stderr)
 
 
 class Ways(Case):

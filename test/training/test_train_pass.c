@@ -205,7 +205,7 @@ START_TEST(shadowed_gradients_still_fail)
     job.config.optimizer = "sgd";
     job.config.warmup_steps = 1;
     job.config.interval_steps = 4;
-    fails(&job, "rank 1: tensor 'tensor1' holds NaN", "with domain gradient, pass gives");
+    fails(&job, "rank 1: tensor 'tensor1' holds NaN", "with domain gradient, propagate gives");
 }
 END_TEST
 

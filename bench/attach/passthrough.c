@@ -87,7 +87,7 @@ int passthrough_run(const passthrough_calls *calls, bool is_loud, int argc, char
     bool is_smoke = argc > 1 && strcmp(argv[1], "--smoke") == 0;
     int pairs = is_smoke ? SMOKE_PAIRS : PAIRS;
     int each = is_smoke ? SMOKE_CALLS : CALLS;
-    if (dlsym(RTLD_DEFAULT, "msdu_attach_meet") == NULL) {
+    if (dlsym(RTLD_DEFAULT, "msdu_attach_sync_after_step") == NULL) {
         (void)fprintf(stderr, "%s: run it as msdu run -- %s\n", argv[0], argv[0]);
         return 2;
     }

@@ -111,7 +111,7 @@ static void print_lines(const bench *b, const char *version)
         {"encode bfloat16", 6, ENCODE, MSDU_FORMAT_BFLOAT16},
         {"encode int8", 13, ENCODE, MSDU_FORMAT_INT8},
         {"encode int4", 12.5, ENCODE, MSDU_FORMAT_INT4},
-        {"encode ternary", 12.25, ENCODE, MSDU_FORMAT_TERNARY},
+        {"encode int2", 12.25, ENCODE, MSDU_FORMAT_INT2},
         {"encode sparse", 12.1, ENCODE, MSDU_FORMAT_SPARSE},
         {"decode int4", 4.5, DECODE, MSDU_FORMAT_INT4},
     };

@@ -165,8 +165,8 @@ static void run_recursion_apply(const msdu__kernel *kernel, msdu__kernel_arrays 
     (void)kernel;
     msdu_recursion c = msdu__recursion_numbers(&recursion);
     msdu_recursion_state state = state_of(a);
-    msdu__recursion_apply(&c, &state, a->array[MSDU__SNAPSHOT], a->array[MSDU__PARAM],
-                          a->count, MSDU_FLOAT32);
+    msdu__recursion_apply(&c, &state, a->array[MSDU__SNAPSHOT], a->array[MSDU__PARAM], a->count,
+                          MSDU_FLOAT32);
 }
 
 static void expect_advance(msdu__kernel_point *p)

@@ -139,6 +139,6 @@ static bool is_right(const msdu__kernel *kernel, msdu__kernel_arrays *a,
 const msdu__kernel msdu__kernel_wires[] = {
     WIRE("float32", MSDU__WIRE_FLOAT32, 0), WIRE("bfloat16", MSDU__WIRE_BFLOAT16, 0),
     WIRE("float16", MSDU__WIRE_FLOAT16, 0), WIRE("int8", MSDU__WIRE_INT8, 1),
-    WIRE("int4", MSDU__WIRE_INT4, 1),       WIRE("ternary", MSDU__WIRE_TERNARY, 1),
+    WIRE("int4", MSDU__WIRE_INT4, 1),       WIRE("int2", MSDU__WIRE_INT2, 1),
     WIRE("sparse", MSDU__WIRE_SPARSE, 1),   {.name = NULL},
 };

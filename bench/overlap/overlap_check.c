@@ -26,7 +26,7 @@ static double error_limit(const msdu__overlap_method *method)
         return 0.03;
     case MSDU__WIRE_INT4:
         return 0.4;
-    case MSDU__WIRE_TERNARY:
+    case MSDU__WIRE_INT2:
         return 1.2;
     default:
         return 1e-6;

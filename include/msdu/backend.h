@@ -74,7 +74,7 @@ typedef enum msdu_op_kind {
 #define MSDU_OP_CHAINED 1U
 /* In msdu_op.flags: this rank is between steps and meets the others there (msdu_finish() and its
  * like). Tells what ranks that start different operations are about. */
-#define MSDU_OP_MEETING 2U
+#define MSDU_OP_FINAL 2U
 
 /* One collective operation; send, recv and shares stay borrowed until it ended. */
 typedef struct msdu_op {

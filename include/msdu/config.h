@@ -88,8 +88,8 @@ typedef struct msdu_config {
                                  itself; mean, sum */
     const char *broadcast;    /* start from rank 0's parameters; no, yes */
     const char *check_finite; /* a NaN or infinity ends the job; in gradients, skip: makes all ranks
-                                 skip the step; pass: comes back on all ranks; no, yes, skip, pass;
-                                 default yes */
+                                 skip the step; propagate: comes back on all ranks; no, yes, skip,
+                                 propagate; default yes */
     const char *state;        /* optimizer state at a synchronization; local, average, reset */
     int64_t delay_steps;      /* steps until a late mean is applied (tau); divergence with auto: up
                                  to 4; default 1 */
@@ -99,8 +99,8 @@ typedef struct msdu_config {
     /* interval */
     const char *interval;     /* how the interval is chosen; a policy; msdu info lists them; default
                                  divergence */
-    int64_t interval_steps;   /* h of fixed and post_local, base h of qsr, divergence: h whose harm
-                                 is the cap; default 4 */
+    int64_t interval_steps;   /* h of fixed and post_local, base h of qsr; divergence: the h whose
+                                 approximation error is the error budget; default 4 */
     int64_t interval_max;     /* largest h; for a trainer that must not be without a synchronization
                                  for longer; default 64 */
     int64_t warmup_steps;     /* first steps, at h = 1; default 8 */
@@ -108,9 +108,9 @@ typedef struct msdu_config {
     int64_t switch_step;      /* post_local (1808.07217): first step with local steps */
     double target_overhead;   /* share of time that may be spent waiting; what no format hides in
                                  late rounds counts half; default 0.03 */
-    const char *prefer;       /* when the wait cannot be hidden within the drift limit; accuracy,
+    const char *prefer;       /* when the wait cannot be hidden within the error budget; accuracy,
                                  speed */
-    double drift_limit;       /* divergence: largest harm, relative to weights, where it is known
+    double drift_limit;       /* divergence: error budget, relative to weights, where it is known
                                  from earlier runs of the model; 0: that of interval_steps, as
                                  measured */
     double drift_exponent;    /* divergence: the limit moves as (lr / largest lr)^q; 0: it stays;

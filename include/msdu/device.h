@@ -106,7 +106,7 @@ typedef enum msdu_format {
     MSDU_FORMAT_FLOAT16,
     MSDU_FORMAT_INT8,
     MSDU_FORMAT_INT4,
-    MSDU_FORMAT_TERNARY,
+    MSDU_FORMAT_INT2,
     MSDU_FORMAT_SPARSE,
 } msdu_format;
 
@@ -147,7 +147,7 @@ typedef struct msdu_kernels {
     /* rules in order; update is spent; sums: |update|^2 before, |anchor|^2 after */
     msdu_status (*apply)(const msdu_launch *at, const msdu_arrays *arrays, const msdu_rules *rules,
                          msdu_sums *sums);
-    /* recursion of a call without meeting, on gradient (dtype) */
+    /* recursion of a call without synchronization, on gradient (dtype) */
     msdu_status (*local)(const msdu_launch *at, const msdu_recursion *recursion,
                          const msdu_recursion_state *state, void *gradient);
     /* recursion takes in gradient (dtype); out (working type) <- drift; sums: |drift|^2 */

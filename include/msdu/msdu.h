@@ -166,9 +166,10 @@ typedef struct msdu_summary {
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)
 
-/* How far a rank's optimizer is from the others', and what optimizer that is (msdu_apart_get). */
-typedef struct msdu_apart {
-    size_t size;     /* sizeof(msdu_apart); set by the caller */
+/* How far a rank's optimizer is from the others', and what optimizer that is
+ * (msdu_local_drift_get). */
+typedef struct msdu_local_drift {
+    size_t size;     /* sizeof(msdu_local_drift); set by the caller */
     void *parameter; /* set by the caller: receives how far the parameters have moved since the
                         ranks met last */
     void *momentum;  /* set by the caller: receives what the momentum buffer holds beyond what
@@ -178,9 +179,9 @@ typedef struct msdu_apart {
     double dampening;
     double weight_decay;
     int32_t is_nesterov; /* 0 or 1 */
-} msdu_apart;
+} msdu_local_drift;
 
-#define MSDU_APART_INIT MSDU_SIZED(msdu_apart)
+#define MSDU_LOCAL_DRIFT_INIT MSDU_SIZED(msdu_local_drift)
 
 /* One setting, as `msdu info` prints it. All strings are static. */
 typedef struct msdu_setting_info {
@@ -313,7 +314,7 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t
  * (the text names it and its tensor) had a NaN or infinity, the gradients of this step are NaN on
  * all ranks, every wait for one of them says so, and the next step goes on as if the round had
  * not been. Parameters (parameter domain) and shadowed gradients (accumulated) still fail.
- * With check_finite = pass, for trainers that look themselves (as AMP's loss scaling does), a
+ * With check_finite = propagate, for trainers that look themselves (as AMP's loss scaling does), a
  * gradient that holds NaN or infinity on some rank, or overflows in the sum, comes back so on all
  * ranks, with the other elements of its block where the wire is narrow; MSDU_OK is returned. What
  * error feedback held back is dropped on all ranks then, as the trainer will drop that step.
@@ -330,13 +331,13 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_step(msdu_ctx *ctx);
 
 /*
- * Have the ranks meet in the step about to run, whatever the interval says (domain accumulated):
- * after it their parameters are equal, up to rounding. Between steps; all ranks call it before the
- * same step.
+ * Have the ranks synchronize in the step about to run, whatever the interval says (domain
+ * accumulated): after it their parameters are equal, up to rounding. Between steps; all ranks call
+ * it before the same step.
  *
  * Returns MSDU_OK, ERR_STATE (tensors were announced already), ERR_UNSUPPORTED (another domain).
  */
-MSDU_API MSDU_MUST_CHECK msdu_status msdu_meet(msdu_ctx *ctx);
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_sync_after_step(msdu_ctx *ctx);
 
 /*
  * Read how far local steps have led this rank (domain accumulated), tensor by tensor, even in the
@@ -347,14 +348,14 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_meet(msdu_ctx *ctx);
  * trainer's optimizer has done, or will have, with the gradients that it was given so far.
  *
  * id        a tensor whose gradient was not announced in this step, or was waited for
- * apart_out size, parameter and momentum are set by the caller, with room in the host's memory for
+ * drift_out size, parameter and momentum are set by the caller, with room in the host's memory for
  *           the tensor's elements as float64 of a float64 tensor, else float32
  * Waits for a device where tensors are in its memory.
  * Returns MSDU_OK, ERR_INVALID, ERR_STATE (not started, finished, or not waited for),
  * ERR_UNSUPPORTED (another domain), ERR_NO_MEMORY, or the context's failure.
  */
-MSDU_API MSDU_MUST_CHECK msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id,
-                                                    msdu_apart *apart_out);
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_local_drift_get(msdu_ctx *ctx, uint32_t id,
+                                                          msdu_local_drift *drift_out);
 
 /*
  * Tell the learning rate of the next step (accumulated domain with weight decay or a schedule,
@@ -386,8 +387,8 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_loss(msdu_ctx *ctx, double loss);
 /*
  * Between steps, all ranks after the same step: finish what is in flight, then one exact, blocking
  * average of all buffers and of all model tensors that have a parameter, so that all ranks hold
- * the same bits (evaluation, checkpoint). Training goes on afterwards; when the ranks meet next
- * does not change, and a mean that was to be applied later is applied now. No tensor of the
+ * the same bits (evaluation, checkpoint). Training goes on afterwards; when the ranks synchronize
+ * next does not change, and a mean that was to be applied later is applied now. No tensor of the
  * present step may have been announced, and the trainer must not touch parameters meanwhile.
  *
  * Returns MSDU_OK, ERR_STATE, ERR_UNSUPPORTED (accumulated domain without parameters), or the

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Bits of an element on the wire by format, scales not counted (src/wire of the library).
 _BITS = {
-    "float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "int4": 4, "ternary": 2,
+    "float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "int4": 4, "int2": 2,
     "sparse": 1,  # three quarters
 }  # fmt: skip
 _ROWS = 4096

@@ -203,8 +203,8 @@ msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
 
 /* --- between steps --- */
 
-/* What msdu_meet() and its like have in common. */
-static msdu_status check_meeting(msdu_ctx *ctx)
+/* What msdu_sync_after_step() and its like have in common. */
+static msdu_status check_between(msdu_ctx *ctx)
 {
     msdu_status guarded = msdu__guard(ctx);
     if (guarded != MSDU_OK) {
@@ -214,41 +214,41 @@ static msdu_status check_meeting(msdu_ctx *ctx)
     return status == MSDU_OK ? msdu__guard_between_steps(&ctx->caller) : status;
 }
 
-msdu_status msdu_meet(msdu_ctx *ctx)
+msdu_status msdu_sync_after_step(msdu_ctx *ctx)
 {
-    msdu_status status = check_meeting(ctx);
+    msdu_status status = check_between(ctx);
     if (status != MSDU_OK) {
         return status;
     }
     msdu__caller *c = &ctx->caller;
     if (!c->job->is_accumulated) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
-                          "rank %d: only in domain accumulated may a meeting be asked for",
+                          "rank %d: only in domain accumulated may a synchronization be asked for",
                           c->job->rank);
     }
-    msdu__step_meet(c);
+    msdu__step_synchronize(c);
     return MSDU_OK;
 }
 
 msdu_status msdu_synchronize(msdu_ctx *ctx)
 {
-    msdu_status status = check_meeting(ctx);
+    msdu_status status = check_between(ctx);
     if (status != MSDU_OK) {
         return status;
     }
     msdu__caller *c = &ctx->caller;
-    if (c->job->is_accumulated && !msdu__final_has_parameters(c->model)) {
+    if (c->job->is_accumulated && !msdu__average_has_parameters(c->model)) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: domain accumulated averages parameters only if every model "
                           "tensor was added with one",
                           c->job->rank);
     }
-    return msdu__final_meet(c);
+    return msdu__average_exact(c);
 }
 
 msdu_status msdu_join(msdu_ctx *ctx)
 {
-    msdu_status status = check_meeting(ctx);
+    msdu_status status = check_between(ctx);
     if (status != MSDU_OK) {
         return status;
     }
@@ -259,7 +259,7 @@ msdu_status msdu_join(msdu_ctx *ctx)
                           "known which ranks have input",
                           c->job->rank);
     }
-    if (!msdu__final_has_parameters(c->model)) {
+    if (!msdu__average_has_parameters(c->model)) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: parameters of a rank without input are brought up to the "
                           "others only if every model tensor was added with one",

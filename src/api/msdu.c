@@ -6,8 +6,8 @@
 #include "backend/registry.h"
 #include "checkpoint/state.h"
 #include "core/domain.h"
-#include "core/memory.h"
 #include "core/kernels.h"
+#include "core/memory.h"
 #include "core/progress.h"
 #include "guard.h"
 #include "startup/startup.h"
@@ -236,7 +236,7 @@ msdu_status msdu_finish(msdu_ctx *ctx)
         if (status != MSDU_OK) {
             return status;
         }
-        status = msdu__final_meet(&ctx->caller);
+        status = msdu__average_exact(&ctx->caller);
     }
     stop_worker(ctx);
     ctx->caller.is_finished = true;

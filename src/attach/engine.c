@@ -171,7 +171,7 @@ msdu_status msdu__engine_begin_step(msdu__engine *engine)
         return MSDU_OK;
     }
     engine->wants_meeting = false;
-    return msdu_meet(engine->ctx);
+    return msdu_sync_after_step(engine->ctx);
 }
 
 msdu_status msdu__engine_end_step(msdu__engine *engine)
@@ -325,7 +325,7 @@ static msdu_status part_tensor(msdu__engine *engine, uint32_t at, msdu__apart **
 {
     const msdu__grad *grad = &engine->grads[at];
     msdu__apart *apart = msdu__apart_new(grad->count, grad->kind);
-    msdu_apart got = MSDU_APART_INIT;
+    msdu_local_drift got = MSDU_LOCAL_DRIFT_INIT;
     if (apart == NULL) {
         return MSDU_ERR_NO_MEMORY;
     }
@@ -335,7 +335,7 @@ static msdu_status part_tensor(msdu__engine *engine, uint32_t at, msdu__apart **
     *list = apart;
     got.parameter = apart->parameter;
     got.momentum = apart->momentum;
-    msdu_status status = msdu_apart_get(engine->ctx, at, &got);
+    msdu_status status = msdu_local_drift_get(engine->ctx, at, &got);
     *optimizer_out = (msdu__optimizer){.lr = got.lr,
                                        .momentum = got.mu,
                                        .factor = 1.0 - got.dampening,

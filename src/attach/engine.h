@@ -15,8 +15,8 @@
 
 #include <msdu/msdu.h>
 
+#include "drift_recovery.h"
 #include "recognize.h"
-#include "rejoin.h"
 
 /* Kinds of gradients, as msdu__call has them: 1 + the type (msdu_dtype) of sums; of means more. */
 #define MSDU__KIND_MEANS 4

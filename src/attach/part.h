@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "drift_recovery.h"
 #include "recognize.h"
-#include "rejoin.h"
 
 /* Zeroed: ranks are together. */
 typedef struct msdu__part {

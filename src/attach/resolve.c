@@ -165,7 +165,7 @@ msdu_config msdu__attach_config(bool is_local)
     config.commit = "tensor";
     config.reduce = is_local ? "mean" : "sum";
     config.wire = "int4";
-    config.check_finite = "pass"; /* as the trainer would see it without the library */
+    config.check_finite = "propagate"; /* as the trainer would see it without the library */
     /* without weight decay a constant learning rate cancels, so any will do; with it, it is asked
      * for. Rates that change are told by msdu_attach_lr() */
     config.lr = is_local && !msdu__attach_is_given("weight_decay") ? 1.0 : 0.0;

@@ -146,10 +146,10 @@ bool msdu__attach_has_bad_list(const msdu__attach_comm *comm, char *text, size_t
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *bad = NULL;
         if (meets_list(msdu__attach_setting(names[i]), &any, &bad) == BAD) {
-            (void)snprintf(
-                text, text_bytes, "%s: \"%.*s\" is no count, type, ranks=, at=%s, nor a range",
-                names[i], (int)strcspn(bad, ","), bad,
-                any.comm->is_nameless ? " (NCCL tells no name)" : " or comm=");
+            (void)snprintf(text, text_bytes,
+                           "%s: \"%.*s\" is no count, type, ranks=, at=%s, nor a range", names[i],
+                           (int)strcspn(bad, ","), bad,
+                           any.comm->is_nameless ? " (NCCL tells no name)" : " or comm=");
             return true;
         }
     }

@@ -50,8 +50,8 @@ void msdu__differ_text(struct msdu__said a, struct msdu__said b, uint64_t sequen
 {
     struct msdu__said first = a.rank < b.rank ? a : b;
     struct msdu__said second = a.rank < b.rank ? b : a;
-    bool is_first = (first.print & MSDU__PRINT_MEETING) != 0;
-    bool is_second = (second.print & MSDU__PRINT_MEETING) != 0;
+    bool is_first = (first.print & MSDU__PRINT_FINAL) != 0;
+    bool is_second = (second.print & MSDU__PRINT_FINAL) != 0;
     int length = snprintf(text, bytes,
                           "ranks %" PRId32 " and %" PRId32 " differ in operation %" PRIu64
                           " of lane %" PRIu32,

@@ -17,8 +17,8 @@ extern "C" {
  */
 int32_t msdu__rank_list(const bool *marks, bool wanted, int32_t ranks, char *text, size_t bytes);
 
-/* Lowest bit of an operation's fingerprint: the flag MSDU_OP_MEETING. */
-#define MSDU__PRINT_MEETING 1U
+/* Lowest bit of an operation's fingerprint: the flag MSDU_OP_FINAL. */
+#define MSDU__PRINT_FINAL 1U
 /* What one rank started as an operation, by its fingerprint. */
 struct msdu__said {
     int32_t rank;

@@ -28,13 +28,13 @@ typedef struct msdu__caller {
     msdu__engine *engine; /* for functions that run on the communication thread, and at the end */
     msdu__schedule schedules[MSDU__FRAGMENTS_MAX];
     uint64_t step;
-    uint32_t sync_mask;      /* fragments that meet at the end of this step */
+    uint32_t sync_mask;      /* fragments synchronized at the end of this step */
     bool is_gradient;        /* present domain */
     bool is_local_entered;   /* anchors are set */
     bool is_backward_closed; /* it waited for a gradient in this step */
     bool is_deferred; /* it did not in the step before: it may wait for those gradients now */
     double weight;    /* of this rank, from the next step on */
-    bool is_absent;   /* inside msdu_join() */
+    bool is_idle;     /* inside msdu_join() */
     bool was_uneven;  /* ranks had different numbers of gradients; see enter_local() */
     uint64_t reached; /* there: the step before which this rank ran out of input */
     bool is_started;
@@ -80,12 +80,12 @@ msdu_status msdu__caller_drain(msdu__caller *c);
 /* --- step.c: what is due in a step --- */
 /* Arm the first round. */
 void msdu__step_start(msdu__caller *c);
-/* End of a step: what is due, when the ranks meet next. */
+/* End of a step: what is due, when the ranks synchronize next. */
 msdu_status msdu__step_end(msdu__caller *c);
 /* Go on from the step of a state: arm the rounds that end with it. */
 void msdu__step_resume(msdu__caller *c);
-/* The ranks meet in the step about to run (domain accumulated, nothing announced yet). */
-void msdu__step_meet(msdu__caller *c);
+/* The ranks synchronize in the step about to run (domain accumulated, nothing announced yet). */
+void msdu__step_synchronize(msdu__caller *c);
 /* Weight of this rank in the rounds of the present step, if that has not begun, and later. */
 void msdu__step_weigh(msdu__caller *c);
 
@@ -103,14 +103,14 @@ msdu_status msdu__reslice_to(msdu__caller *c, msdu__tuning wanted);
  * context. Communication thread. */
 msdu_status msdu__reslice_cut(msdu__engine *e, msdu__tuning tuning);
 
-/* --- final.c --- */
+/* --- average.c --- */
 /* Are there parameters to average? */
-bool msdu__final_has_parameters(const msdu__model *model);
+bool msdu__average_has_parameters(const msdu__model *model);
 /* Finish what is in flight, then one exact, blocking average of all parameters and buffers. */
-msdu_status msdu__final_meet(msdu__caller *c);
+msdu_status msdu__average_exact(msdu__caller *c);
 /* All ranks ran out of input, at different steps: bring those that did so early up to the others.
  */
-msdu_status msdu__final_catch_up(msdu__caller *c);
+msdu_status msdu__average_catch_up(msdu__caller *c);
 
 /* --- join.c --- */
 /* Take part without input until no rank has any. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank without input: it goes through the steps of the others with weight 0, and knows from their
- * control messages when no rank has any input left. Runs on the owner.
+ * control messages when no rank has any input left. Runs on the API thread.
  *
  * All ranks stop after the same step: whoever is in here waits, after a step in which ranks met,
- * for the messages of that meeting, and all of them say the same on all ranks.
+ * for the messages of that round, and all of them say the same on all ranks.
  */
 #include "caller.h"
 
@@ -20,17 +20,17 @@ static msdu_status take_empty_step(msdu__caller *c, bool *are_all_out)
     for (uint32_t i = 0; i < c->model->fragment_count && status == MSDU_OK; i++) {
         const msdu__answer *answer = &c->hand->fragments[i].answers[(armed[i] - 1) & 1];
         if ((met >> i & 1U) != 0) {
-            *are_all_out = msdu__caller_hear(c, i, armed[i]) && answer->are_all_absent;
+            *are_all_out = msdu__caller_hear(c, i, armed[i]) && answer->are_all_idle;
             status = msdu__handover_status(c->hand);
         }
     }
     return status;
 }
 
-static void set_absent(msdu__caller *c, bool is_absent)
+static void set_idle(msdu__caller *c, bool is_idle)
 {
-    c->is_absent = is_absent;
-    msdu__flag_set(&c->hand->reports.is_absent, is_absent);
+    c->is_idle = is_idle;
+    msdu__flag_set(&c->hand->reports.is_idle, is_idle);
     msdu__step_weigh(c);
 }
 
@@ -39,14 +39,14 @@ msdu_status msdu__join_run(msdu__caller *c)
     bool are_all_out = false;
     msdu_status status = MSDU_OK;
     c->reached = c->step;
-    set_absent(c, true);
+    set_idle(c, true);
     while (status == MSDU_OK && !are_all_out) {
         status = take_empty_step(c, &are_all_out);
     }
     if (status == MSDU_OK && (c->is_gradient || c->job->is_accumulated)) {
-        status = msdu__final_catch_up(c);
+        status = msdu__average_catch_up(c);
     }
     c->is_deferred = false; /* no gradient of the step before is owed to anybody */
-    set_absent(c, false);
+    set_idle(c, false);
     return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The owner's side of a step: what is due, and when the ranks meet next. Everything is
+ * The API thread's side of a step: what is due, and when the ranks synchronize next. Everything is
  * decided from step counts and from decisions that are equal on all ranks; never from what has
  * arrived here so far.
  */
@@ -34,7 +34,7 @@ static uint32_t delay_of(const msdu__caller *c, const msdu__schedule *f)
 
 static msdu__contribution contribution(const msdu__caller *c)
 {
-    return (msdu__contribution){.weight = c->is_absent ? 0 : c->weight, .is_absent = c->is_absent};
+    return (msdu__contribution){.weight = c->is_idle ? 0 : c->weight, .is_idle = c->is_idle};
 }
 
 /* Open the rounds that end with the present step. */
@@ -67,7 +67,7 @@ static void open_due(msdu__caller *c)
     }
 }
 
-void msdu__step_meet(msdu__caller *c)
+void msdu__step_synchronize(msdu__caller *c)
 {
     if (c->schedules[0].sync_step != c->step) {
         c->schedules[0].sync_step = c->step;
@@ -123,7 +123,7 @@ static void enter_local(msdu__caller *c)
     if (c->was_uneven) {
         /* momentum that stood still on a rank has led parameters apart, and anchors must be equal;
          * a failure is the answer of this step */
-        c->was_uneven = msdu__final_meet(c) != MSDU_OK;
+        c->was_uneven = msdu__average_exact(c) != MSDU_OK;
     }
     uint32_t delay = c->schedules[0].delay_steps;
     msdu__reslice_last(c, wire);
@@ -160,12 +160,12 @@ static bool may_enter_local(msdu__caller *c)
 {
     msdu__schedule *f = &c->schedules[0];
     const msdu__answer *answer = &box_of(c, 0)->answers[(f->armed - 1) & 1];
-    bool may = msdu__caller_hear(c, 0, f->armed) && !answer->is_any_absent;
+    bool may = msdu__caller_hear(c, 0, f->armed) && !answer->is_any_idle;
     f->interval = may ? f->interval : 1;
     return may;
 }
 
-static void plan_next_meetings(msdu__caller *c)
+static void plan_next_rounds(msdu__caller *c)
 {
     uint32_t count = c->is_gradient ? 1 : c->model->fragment_count;
     for (uint32_t i = 0; i < count; i++) {
@@ -196,7 +196,7 @@ static void note_step_time(msdu__caller *c)
     double spent = (double)(now - c->step_began_ns) - (double)c->step_blocked_ns;
     double smoothed = msdu__number_get(&c->hand->reports.step_ns);
     double weight = c->step < 2 ? 1.0 : MSDU__SMOOTH; /* the first step warms caches up */
-    if (c->is_absent || (c->is_resumed && c->step == c->resumed_step)) {
+    if (c->is_idle || (c->is_resumed && c->step == c->resumed_step)) {
         weight = 0.0; /* a step without input takes no time; the first after a resume warms up */
     }
     msdu__number_set(&c->hand->reports.step_ns, smoothed + weight * (spent - smoothed));
@@ -214,14 +214,14 @@ msdu_status msdu__step_end(msdu__caller *c)
     if (status != MSDU_OK) {
         return status;
     }
-    plan_next_meetings(c);
+    plan_next_rounds(c);
     msdu__caller_apply_due(c);
     msdu__worker_kick(&c->hand->worker);
     if (c->job->settings.overlap == MSDU__OVERLAP_BLOCKING || c->job->is_accumulated) {
         status = msdu__caller_wait_free(c, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
     }
     note_step_time(c);
-    if (c->job->is_accumulated && !c->is_absent) {
+    if (c->job->is_accumulated && !c->is_idle) {
         msdu__flag_set(&c->hand->reports.is_first_call, false);
     }
     c->step++;

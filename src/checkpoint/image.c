@@ -134,7 +134,7 @@ static void give_schedule(const msdu__image_fragment *from, msdu__schedule *s, m
     s->wire = (int)from->wire;
     for (int i = 0; i < 2; i++) {
         box->answers[i].decision = from->decisions[i];
-        box->answers[i].is_any_absent = false;
+        box->answers[i].is_any_idle = false;
     }
     msdu__cell_set(&box->heard, from->armed);
     msdu__cell_set(&box->done, from->armed - (from->is_pending ? 1 : 0));
@@ -256,7 +256,7 @@ static void code_decision(msdu__serial *c, msdu__decision *decision)
 
 static void code_fragment(msdu__serial *c, msdu__image_fragment *f)
 {
-    msdu__serial_whole(c, "meeting", &f->sync_step, 0, STEPS_MAX);
+    msdu__serial_whole(c, "synchronization", &f->sync_step, 0, STEPS_MAX);
     msdu__serial_whole(c, "step of applying", &f->apply_step, 0, STEPS_MAX);
     msdu__serial_whole(c, "number of rounds", &f->armed, 0, STEPS_MAX);
     msdu__serial_whole(c, "first step", &f->from_step, 0, STEPS_MAX);
@@ -353,7 +353,8 @@ static bool is_listed(const msdu__image *image, uint32_t fragment)
     return times == (image->fragments[fragment].is_pending ? 1 : 0);
 }
 
-/* A mean that waits needs a round before it, a step to come, and the next meeting after that. */
+/* A mean that waits needs a round before it, a step to come, and the next synchronization after
+ * that. */
 static bool fits_pending(const msdu__caller *caller, const msdu__image *image,
                          const msdu__image_fragment *f)
 {
@@ -389,7 +390,7 @@ const char *msdu__image_check(const msdu__caller *caller, const msdu__image *ima
             return "delay";
         }
         if (i < used && (f->sync_step < image->step || f->sync_step < f->from_step)) {
-            return "meeting";
+            return "synchronization";
         }
         /* the next round to be armed takes this one's decision, made already unless it waits */
         if (f->armed > 0 && !f->is_pending && f->decisions[(f->armed - 1) & 1].interval == 0) {

@@ -4,7 +4,7 @@
  *
  * state.c frames it, checks it and moves it at the right moment; text.c knows what it must have in
  * common with a context, image.c the single values that are in it, arrays.c the arrays. All of them
- * run on the communication thread while the owner waits, so that nothing moves meanwhile.
+ * run on the communication thread while the API thread waits, so that nothing moves meanwhile.
  */
 #ifndef MSDU_STATE_H
 #define MSDU_STATE_H

@@ -24,9 +24,10 @@ static msdu_status check_domain(msdu__loader *loader)
         return msdu__setting_fail(loader, "commit tensor needs domain gradient or accumulated");
     }
     if (settings->commit_tensor && settings->check_finite == MSDU__CHECK_SKIP) {
-        return msdu__setting_fail(loader, "check_finite skip needs commit round: gradients that "
-                                          "were released cannot be taken back; check_finite pass "
-                                          "gives NaN to all ranks");
+        return msdu__setting_fail(loader,
+                                  "check_finite skip needs commit round: gradients that "
+                                  "were released cannot be taken back; check_finite propagate "
+                                  "gives NaN to all ranks");
     }
     if (is_late(settings) && settings->domain == MSDU__DOMAIN_GRADIENT) {
         return msdu__setting_fail(loader, "overlap %s does not go with domain gradient",

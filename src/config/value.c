@@ -272,6 +272,12 @@ msdu_status msdu__setting_set(msdu__loader *loader, size_t index, const char *va
                               const char *origin)
 {
     const msdu__setting *setting = msdu__setting_at(index);
+    const char *now = msdu__setting_renamed(setting->name, value);
+    if (now != NULL) {
+        msdu__log_line(loader->log, MSDU_LOG_WARN, "%s: value '%s' is called '%s' since 0.3",
+                       origin, value, now);
+        value = now;
+    }
     problem wrong = parse_any(setting, value, (char *)loader->settings + setting->settings_at);
     if (wrong == NULL) {
         return MSDU_OK;

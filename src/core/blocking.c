@@ -41,7 +41,6 @@ msdu_status msdu__blocking_run(msdu__engine *e, msdu_op *op, uint32_t lane)
             status = msdu__engine_overdue(e, began, "a blocking operation");
         }
     } while (status == MSDU_IN_PROGRESS);
-    (void)msdu__cell_add(&e->hand->progress,
-                         1); /* an owner that waits for it sees that something moves */
+    (void)msdu__cell_add(&e->hand->progress, 1); /* who waits for it sees that something moves */
     return status;
 }

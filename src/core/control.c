@@ -7,7 +7,7 @@
 
 #include "cores.h"
 #include "domain.h"
-#include "order.h"
+#include "issue_order.h"
 #include "replan.h"
 #include "round.h"
 
@@ -43,7 +43,7 @@ static bool is_told(const msdu__engine *e, const msdu__fragment *f)
 {
     const msdu__contribution *own = &f->contribution;
     return e->job->device == NULL && !f->round.is_gradient && !e->job->is_accumulated &&
-           own->weight == 1 && !own->is_absent &&
+           own->weight == 1 && !own->is_idle &&
            msdu__chain_keeps_equal(&e->job->chain, &e->correct_args, f->round.delay_steps == 0);
 }
 
@@ -68,8 +68,8 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
     double weight = f->contribution.weight;
     uint64_t blocked = msdu__cell_get(&e->hand->reports.blocked_ns);
     /* a rank without input waits for the others only */
-    bool is_absent = f->contribution.is_absent;
-    double waited = is_absent ? (double)INFINITY : (double)(blocked - f->last.blocked_ns);
+    bool is_idle = f->contribution.is_idle;
+    double waited = is_idle ? (double)INFINITY : (double)(blocked - f->last.blocked_ns);
     *out = (msdu__control){
         .bad_tensor = e->job->settings.check_finite ? (double)f->bad_tensor : 0.0,
         .local_sq = f->sums.update_sq,
@@ -79,13 +79,13 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
         .link_ns = e->link.last_ns,
         .latency_ns = e->link.latency_ns,
         .wait_ns = waited,
-        .alone_ns = is_absent ? waited : msdu__cores_alone(e, f, waited),
+        .alone_ns = is_idle ? waited : msdu__cores_alone(e, f, waited),
         .queued_ns = e->link.last_queued_ns,
         .loss = msdu__number_get(&e->hand->reports.loss),
         .lr = msdu__number_get(&e->hand->reports.lr),
         .wants_plan = f->order.is_wanted ? 1.0 : 0.0,
         .weight = weight,
-        .is_absent = is_absent ? 1.0 : 0.0,
+        .is_idle = is_idle ? 1.0 : 0.0,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
         .hash = {(double)(uint32_t)captured, (double)(uint32_t)(captured >> 32)},
     };
@@ -125,12 +125,12 @@ bool msdu__control_start(msdu__engine *e, msdu__fragment *f)
 /* What becomes of gradients with a bad value. */
 static const char *outcome(const msdu__engine *e, const msdu__fragment *f)
 {
-    if (f->is_passed) {
+    if (f->is_propagated) {
         return "it is given to all ranks";
     }
     /* local steps with it cannot be undone */
     return e->job->is_accumulated ? "the round was not applied (setting check_finite; with domain "
-                                    "gradient, pass gives it to all ranks)"
+                                    "gradient, propagate gives it to all ranks)"
                                   : "the round was not applied (setting check_finite)";
 }
 
@@ -140,10 +140,11 @@ static bool take_bad_value(msdu__engine *e, msdu__fragment *f, int32_t rank)
     uint32_t tensor = (uint32_t)f->control.of[rank].bad_tensor - 1;
     const char *name = tensor < e->model->tensor_count ? e->model->tensors[tensor].name : "?";
     f->is_skipped = f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_SKIP;
-    f->is_passed = f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_PASS;
+    f->is_propagated =
+        f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_PROPAGATE;
     msdu__fail(MSDU_ERR_NOT_FINITE, "rank %d: tensor '%s' holds NaN or infinity in step %llu; %s",
                rank, name, (unsigned long long)f->round.step, outcome(e, f));
-    if (!f->is_skipped && !f->is_passed) {
+    if (!f->is_skipped && !f->is_propagated) {
         msdu__handover_fail_last(e->hand, MSDU_ERR_NOT_FINITE);
         return false;
     }
@@ -163,16 +164,16 @@ static void take_weights(const msdu__engine *e, msdu__fragment *f)
     f->scale = is_sum || f->is_void ? 1 : e->job->ranks / sum;
 }
 
-/* For the owner, which may stand still until it knows. */
-static void tell_absence(msdu__engine *e, msdu__fragment *f)
+/* For the API thread, which may stand still until it knows. */
+static void publish_idle(msdu__engine *e, msdu__fragment *f)
 {
     msdu__answer *answer = msdu__engine_answer(e, f);
-    answer->is_any_absent = false;
-    answer->are_all_absent = true;
+    answer->is_any_idle = false;
+    answer->are_all_idle = true;
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
-        bool is_absent = f->control.of[rank].is_absent > 0;
-        answer->is_any_absent = answer->is_any_absent || is_absent;
-        answer->are_all_absent = answer->are_all_absent && is_absent;
+        bool is_idle = f->control.of[rank].is_idle > 0;
+        answer->is_any_idle = answer->is_any_idle || is_idle;
+        answer->are_all_idle = answer->are_all_idle && is_idle;
     }
     msdu__cell_set(&msdu__engine_mailbox(e, f)->heard, f->opened);
 }
@@ -193,7 +194,8 @@ static bool check_control(msdu__engine *e, msdu__fragment *f)
         }
     }
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
-        if (f->control.of[rank].bad_tensor > 0 && !f->is_passed && !take_bad_value(e, f, rank)) {
+        if (f->control.of[rank].bad_tensor > 0 && !f->is_propagated &&
+            !take_bad_value(e, f, rank)) {
             return false;
         }
         if (f->is_skipped) {
@@ -230,7 +232,7 @@ bool msdu__control_poll(msdu__engine *e, msdu__fragment *f)
     if (poll_request(e, &f->control.req, f->control.issued_ns) == MSDU_OK) {
         e->link.latency_ns = (double)(msdu__engine_now(e) - f->control.issued_ns);
         f->control.is_done = check_control(e, f);
-        tell_absence(e, f);
+        publish_idle(e, f);
         msdu__handover_wake(e->hand);
         did = true;
     }

@@ -47,7 +47,8 @@ static void cut_role(msdu__engine *e, int32_t role, const msdu__slicer_args *arg
         (part.arena_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-/* Fewer slices than fragments: a fragment without model slices would meet for nothing. */
+/* Fewer slices than fragments: a fragment without model slices would be synchronized for nothing.
+ */
 static void drop_empty_fragments(msdu__engine *e)
 {
     bool is_used[MSDU__FRAGMENTS_MAX] = {false};

@@ -102,7 +102,7 @@ void msdu__decide_repeat(msdu__engine *e, msdu__fragment *f)
     msdu__engine_answer(e, f)->decision = e->decision;
     msdu__engine_answer(e, f)->tuning = e->tuner.present;
     pthread_mutex_lock(&e->hand->lock);
-    e->hand->summary.rounds += f->is_passed ? 1 : 0;
+    e->hand->summary.rounds += f->is_propagated ? 1 : 0;
     e->hand->summary.bytes_sent += f->bytes;
     pthread_mutex_unlock(&e->hand->lock);
 }

@@ -12,14 +12,14 @@
 #define DELAY_MOST 4
 
 /* What sparse holds back waits for its turn and is no noise: h = 2 in sparse costs a little less
- * than h = 4 in four bits, whose harm the cap is (src/interval/DESIGN.md). */
-#define SPARSE_HARM 0.34
+ * than h = 4 in four bits, whose error the budget is (src/interval/DESIGN.md). */
+#define SPARSE_ERROR 0.34
 
 /* Of an element: encoded by its rank and its owner, summed, decoded; on one core of a server, from
  * `msdu bench kernels` (src/wire/DESIGN.md). */
 static const double code_ns[MSDU__WIRE_COUNT] = {
     [MSDU__WIRE_BFLOAT16] = 0.4, [MSDU__WIRE_FLOAT16] = 0.6, [MSDU__WIRE_INT8] = 0.8,
-    [MSDU__WIRE_INT4] = 0.9,     [MSDU__WIRE_TERNARY] = 2.0, [MSDU__WIRE_SPARSE] = 2.3,
+    [MSDU__WIRE_INT4] = 0.9,     [MSDU__WIRE_INT2] = 2.0,    [MSDU__WIRE_SPARSE] = 2.3,
 };
 
 /* A narrower format must save this share of a round's bytes, statistics included. */
@@ -43,14 +43,14 @@ void msdu__derive_wires(msdu__job *job, const uint64_t *round_bytes)
             .bits = wire->bits,
             .residual_ratio = wire->residual_ratio,
             .code_ns = code_ns[i],
-            .harm_ratio = i == MSDU__WIRE_SPARSE ? SPARSE_HARM : wire->residual_ratio,
+            .error_ratio = i == MSDU__WIRE_SPARSE ? SPARSE_ERROR : wire->residual_ratio,
             /* In the accumulated domain it has not been tried. */
             .is_allowed = may_be && (i != MSDU__WIRE_SPARSE ||
                                      job->settings.domain != MSDU__DOMAIN_ACCUMULATED),
             /* Gradients in 2 bits and less cost accuracy: momentum adds their noise up, and its
              * square spoils Adam's second moment (1-bit Adam). Pseudo-gradients stand them;
              * src/interval/DESIGN.md has the numbers. */
-            .is_allowed_h1 = may_be && i != MSDU__WIRE_TERNARY && i != MSDU__WIRE_SPARSE,
+            .is_allowed_h1 = may_be && i != MSDU__WIRE_INT2 && i != MSDU__WIRE_SPARSE,
         };
     }
 }

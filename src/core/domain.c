@@ -86,7 +86,7 @@ static void copy(msdu__engine *e, void *out, const void *in, uint64_t bytes, msd
 
 void *msdu__domain_buffer(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
-    bool is_in_place = !e->runs[slice].is_staged && !f->contribution.is_absent;
+    bool is_in_place = !e->runs[slice].is_staged && !f->contribution.is_idle;
     if (f->round.is_gradient && is_in_place) {
         return piece_at(e, slice, 0, 0, MSDU_GRADIENT).memory;
     }
@@ -149,7 +149,7 @@ static bool is_unread(const msdu__engine *e, const msdu__fragment *f)
 {
     bool is_shadow = e->job->is_accumulated && !f->round.is_exact;
     return (f->round.is_gradient && f->contribution.weight == 0) ||
-           (is_shadow && f->contribution.is_absent);
+           (is_shadow && f->contribution.is_idle);
 }
 
 static void capture_piece(msdu__engine *e, const msdu__fragment *f, uint32_t slice,
@@ -203,8 +203,8 @@ static void weigh(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
     const msdu__slice *cut = &e->model->slicing.slices[slice];
     if (f->contribution.weight == 0) {
-        fill(e, msdu__domain_buffer(e, f, slice), 0, cut->count * msdu__dtype_working_bytes(cut->dtype),
-             MSDU_STAGE_EARLY);
+        fill(e, msdu__domain_buffer(e, f, slice), 0,
+             cut->count * msdu__dtype_working_bytes(cut->dtype), MSDU_STAGE_EARLY);
     } else {
         scale(e, f, slice, MSDU_STAGE_EARLY, f->contribution.weight, NULL);
     }
@@ -257,7 +257,7 @@ static void store_gradients(msdu__engine *e, const msdu__fragment *f, uint32_t s
 {
     const msdu__slice *cut = &e->model->slicing.slices[slice];
     uint64_t at = 0;
-    for (uint32_t i = 0; i < cut->segments && !f->contribution.is_absent; i++) {
+    for (uint32_t i = 0; i < cut->segments && !f->contribution.is_idle; i++) {
         piece part = piece_at(e, slice, i, at, MSDU_GRADIENT);
         store(e, offset_of(e->runs[slice].buf, cut->dtype, at), slice, &part);
         at += part.count;
@@ -373,7 +373,7 @@ static bool is_kept(const msdu__engine *e, const msdu__fragment *f, uint32_t sli
 void msdu__domain_apply(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     bool is_void = f->is_void && (f->round.is_gradient || !e->job->is_accumulated);
-    bool is_unmoved = e->job->is_accumulated && !f->round.is_exact && f->contribution.is_absent;
+    bool is_unmoved = e->job->is_accumulated && !f->round.is_exact && f->contribution.is_idle;
     e->runs[slice].scale = f->is_void ? e->runs[slice].scale : f->scale;
     if (f->scale != 1) {
         rescale(e, f, slice);
@@ -395,7 +395,7 @@ void msdu__domain_apply(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 
 void msdu__domain_local(msdu__engine *e, uint32_t slice)
 {
-    if (msdu__flag_get(&e->hand->reports.is_absent)) {
+    if (msdu__flag_get(&e->hand->reports.is_idle)) {
         return;
     }
     msdu_recursion recursion = recursion_of(e, msdu__number_get(&e->hand->reports.lr));
@@ -460,8 +460,8 @@ static void restore_residuals(msdu__engine *e, uint32_t slice)
 void msdu__domain_skip(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
     uint64_t at = 0;
-    bool is_absent = f->contribution.is_absent;
-    for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments && !is_absent; i++) {
+    bool is_idle = f->contribution.is_idle;
+    for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments && !is_idle; i++) {
         piece part = piece_at(e, slice, i, at, MSDU_GRADIENT);
         fill(e, part.memory, 0xff,
              part.count * msdu__dtype_bytes(e->model->slicing.slices[slice].dtype),

@@ -17,7 +17,7 @@ void msdu__domain_reduced(msdu__engine *e, msdu__fragment *f, uint32_t slice);
 bool msdu__domain_commits_slice(const msdu__engine *e, const msdu__fragment *f);
 /* The round is complete: correct parameters or gradients of one slice. */
 void msdu__domain_apply(msdu__engine *e, msdu__fragment *f, uint32_t slice);
-/* Accumulated domain, a call on which ranks do not meet. */
+/* Accumulated domain, a call on which ranks do not synchronize. */
 void msdu__domain_local(msdu__engine *e, uint32_t slice);
 /*
  * x += factor times what error feedback still holds back, which is then none: before a float32

@@ -26,7 +26,7 @@ typedef struct msdu__control {
     double lr;
     double wants_plan; /* rank 0: the order shall be renewed after this round */
     double weight;     /* of this rank in the mean */
-    double is_absent;  /* 1: this rank has no more input (msdu_join) */
+    double is_idle;    /* 1: this rank has no more input (msdu_join) */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
     double hash[2];    /* likewise of the parameters that were captured, see is_told() in control.c;
                           0: not told */
@@ -82,13 +82,13 @@ typedef struct msdu__fragment {
     uint32_t reduced;
     msdu__sums sums;
     uint32_t bad_tensor;
-    uint64_t mark;   /* kernels that the control message, or the end of the round, waits for */
-    bool is_marked;  /* `mark` is of the present wait */
-    bool is_applied; /* the kernels that apply the means were launched */
-    bool is_skipped; /* gradients of this round are dropped on all ranks (check_finite skip) */
-    bool is_passed;  /* some of them are NaN on all ranks, as the trainer wants it (pass) */
-    bool is_void;    /* all weights are 0: nothing changes */
-    double scale;    /* ranks / sum of weights; 1: the mean needs no more than 1 / ranks */
+    uint64_t mark;      /* kernels that the control message, or the end of the round, waits for */
+    bool is_marked;     /* `mark` is of the present wait */
+    bool is_applied;    /* the kernels that apply the means were launched */
+    bool is_skipped;    /* gradients of this round are dropped on all ranks (check_finite skip) */
+    bool is_propagated; /* some of them are NaN on all ranks, as the trainer wants it (pass) */
+    bool is_void;       /* all weights are 0: nothing changes */
+    double scale;       /* ranks / sum of weights; 1: the mean needs no more than 1 / ranks */
     double residual_sq;
     double mean_sq;
     float sketch[MSDU__SKETCH];

@@ -23,7 +23,7 @@
 
 /* A round as the API thread arms it. */
 typedef struct msdu__round {
-    uint64_t step;        /* the step at whose end the ranks meet */
+    uint64_t step;        /* the step at whose end the ranks synchronize */
     uint32_t interval;    /* steps it spans */
     uint32_t delay_steps; /* later, the mean is applied */
     int wire;
@@ -35,13 +35,13 @@ typedef struct msdu__round {
 /* This rank's part in a round; fixed at the first announcement of the round's last step. */
 typedef struct msdu__contribution {
     double weight;
-    bool is_absent; /* no more input: its gradients are neither read nor written */
+    bool is_idle; /* no more input: its gradients are neither read nor written */
 } msdu__contribution;
 
 /* What came of a round. */
 typedef struct msdu__answer {
-    bool is_any_absent; /* some, or all ranks have no more input; with `heard` */
-    bool are_all_absent;
+    bool is_any_idle; /* some, or all ranks have no more input; with `heard` */
+    bool are_all_idle;
     msdu__decision decision; /* with `done` */
     msdu__tuning tuning;
 } msdu__answer;
@@ -74,7 +74,7 @@ typedef struct msdu__reports {
     msdu__number loss;
     msdu__flag is_first_call; /* accumulated domain: dampening starts after the first call */
     msdu__flag is_sequential; /* gradients are waited for one by one: the plan stays */
-    msdu__flag is_absent;     /* this rank is inside msdu_join() */
+    msdu__flag is_idle;       /* this rank is inside msdu_join() */
 } msdu__reports;
 
 /* How it failed. */

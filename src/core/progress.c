@@ -7,8 +7,8 @@
 
 #include "control.h"
 #include "domain.h"
+#include "issue_order.h"
 #include "kernels.h"
-#include "order.h"
 #include "round.h"
 
 #include <assert.h>
@@ -190,7 +190,8 @@ static uint64_t ring_bytes(const msdu__engine *e, uint64_t bytes)
 
 /*
  * Gradients of a device that are given out one by one, with nothing that is decided from how long
- * they took: then all of a slice's way is launched at once, and no owner waits for the network.
+ * they took: then all of a slice's way is launched at once, and no API thread waits for the
+ * network.
  */
 static uint32_t flags_of(const msdu__engine *e, const msdu__fragment *f)
 {

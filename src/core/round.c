@@ -70,7 +70,8 @@ static bool has_overflowed(const msdu__engine *e, const msdu__fragment *f)
     for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
         has_bad = has_bad || (is_reduced(e, f, slice) && e->runs[slice].found->mean.bad != 0);
     }
-    return has_bad && f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_PASS;
+    return has_bad && f->round.is_gradient &&
+           e->job->settings.check_finite == MSDU__CHECK_PROPAGATE;
 }
 
 static void prepare_round(msdu__engine *e, msdu__fragment *f)
@@ -80,8 +81,8 @@ static void prepare_round(msdu__engine *e, msdu__fragment *f)
         msdu__cell_set(&e->hand->failure.skipped, f->round.step + 1);
         return;
     }
-    f->is_passed = f->is_passed || has_overflowed(e, f);
-    if (!f->is_void && !f->is_passed) {
+    f->is_propagated = f->is_propagated || has_overflowed(e, f);
+    if (!f->is_void && !f->is_propagated) {
         sum_norms(e, f);
         prepare_correction(e, f);
     }
@@ -102,7 +103,7 @@ static void apply_round(msdu__engine *e, msdu__fragment *f)
         } else if (!is_released || f->round.is_gradient) {
             msdu__domain_apply(e, f, slice);
         }
-        if (f->is_passed) {
+        if (f->is_propagated) {
             /* of a step that the trainer takes back; where it lowers a loss scale, in units of the
              * old one */
             msdu__domain_clear(e, slice, true);
@@ -163,7 +164,7 @@ bool msdu__round_finish(msdu__engine *e, msdu__fragment *f)
             return false;
         }
     }
-    bool is_idle = f->is_skipped || f->is_passed || f->is_void; /* nothing to be learned from */
+    bool is_idle = f->is_skipped || f->is_propagated || f->is_void; /* nothing to be learned from */
     if ((e->job->chain.needs & MSDU__NEEDS_NORM) == 0 && !is_idle) {
         sum_applied(e, f);
     }

@@ -44,7 +44,7 @@ void msdu__round_open(msdu__engine *e, uint32_t fragment)
     f->captured = f->issued = f->reduced = 0;
     f->sums = (msdu__sums){0};
     f->bad_tensor = 0;
-    f->is_skipped = f->is_passed = f->is_void = false;
+    f->is_skipped = f->is_propagated = f->is_void = false;
     f->scale = 1;
     f->residual_sq = f->mean_sq = 0;
     memset(f->sketch, 0, sizeof(f->sketch));

@@ -17,7 +17,8 @@ typedef enum msdu__run_state {
     MSDU__RUN_REDUCED,  /* buf holds the mean */
 } msdu__run_state;
 
-/* What kernels over a slice found, beside the sums of a capture; in memory that a device reaches. */
+/* What kernels over a slice found, beside the sums of a capture; in memory that a device reaches.
+ */
 typedef struct msdu__found {
     msdu_sums mean;     /* |mean|^2; summed over slices in one order on all ranks */
     msdu_sums residual; /* of error feedback, phase 1 */

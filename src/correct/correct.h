@@ -109,12 +109,12 @@ typedef struct msdu__recursion_args {
 msdu_recursion msdu__recursion_numbers(const msdu__recursion_args *args);
 
 /*
- * A call on which ranks do not meet: advance dl, dv; return g + K in gradient (dtype). One pass.
- * gradient and state hold count elements. |g|^2 is added to sums->update_sq.
+ * A call on which ranks do not synchronize: advance dl, dv; return g + K in gradient (dtype). One
+ * pass. gradient and state hold count elements. |g|^2 is added to sums->update_sq.
  */
 void msdu__recursion_local(const msdu_recursion *c, const msdu_recursion_state *state,
                            void *gradient, uint64_t count, int32_t dtype, msdu__sums *sums);
-/* First half of a meeting call: advance dl, dv; send <- dl, |dl|^2 added to
+/* First half of a synchronizing call: advance dl, dv; send <- dl, |dl|^2 added to
  * sums->update_sq. gradient is only read. */
 void msdu__recursion_capture(const msdu_recursion *c, const msdu_recursion_state *state,
                              const void *gradient, void *send, uint64_t count, int32_t dtype,
@@ -123,7 +123,7 @@ void msdu__recursion_capture(const msdu_recursion *c, const msdu_recursion_state
  * Second half of the same call: mean is the mean of all ranks' dl; T = (dl - mean)/lr, dl <- 0; K
  * from T and r; gradient += K.
  *
- * lr = 0 moves nothing: the drift is kept for a later meeting, on all ranks alike.
+ * lr = 0 moves nothing: the drift is kept for a later synchronization, on all ranks alike.
  */
 void msdu__recursion_apply(const msdu_recursion *c, const msdu_recursion_state *state,
                            const void *mean, void *gradient, uint64_t count, int32_t dtype);

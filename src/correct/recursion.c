@@ -146,7 +146,7 @@ static void meet(const msdu_recursion *c, const piece *p, const void *mean, void
 
 /*
  * A learning rate of zero cannot move the trainer: T is left out and the drift kept, on all ranks
- * alike, until a later meeting.
+ * alike, until a later synchronization.
  */
 void msdu__recursion_apply(const msdu_recursion *c, const msdu_recursion_state *state,
                            const void *mean, void *gradient, uint64_t count, int32_t dtype)

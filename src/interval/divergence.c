@@ -2,9 +2,9 @@
 /*
  * Policy divergence, the default: the least approximation that hides the communication. Pure.
  *
- * Every choice (h, wire, delay) has a predicted harm (drift.h) and a predicted share of time waited
- * (waiting.h). Among the choices whose harm is below the cap and whose waiting is below the target,
- * the one of least harm is taken; among equals, the one of fewest bytes.
+ * Every choice (h, wire, delay) has a predicted error (drift.h) and a predicted share of time
+ * waited (waiting.h). Among the choices whose error is below the budget and whose waiting is below
+ * the target, the one of least error is taken; among equals, the one of fewest bytes.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,10 +16,10 @@
 /* Hysteresis: a choice is entered inside the bounds and left outside of them, or for a clear gain.
  */
 #define ENTER_TARGET 0.7
-#define STAY_CAP     1.2
-#define GAIN_HARM    0.7
+#define STAY_BUDGET  1.2
+#define GAIN_ERROR   0.7
 #define GAIN_WAIT    0.85
-#define SAME_HARM    1.04 /* no difference that trials could tell */
+#define SAME_ERROR   1.04 /* no difference that trials could tell */
 #define SAME_WAIT    0.01 /* likewise, of the wait itself */
 /* Plain float32 is exact, and from local steps there is no way back to gradients: each is left only
  * when that was wanted so many rounds, in a row or nearly so; float32 sooner where waiting is
@@ -41,17 +41,17 @@ typedef struct model {
 
 typedef struct option {
     msdu__choice choice; /* interval 0: none */
-    double harm;
+    double error;
     double overhead;
     double traffic; /* time on the link per step */
 } option;
 
 /* Best options of a search. */
 typedef struct found {
-    option both;  /* within cap and target, least harm */
-    option exact; /* within the cap, least overhead */
-    option fast;  /* within the target, least harm */
-    option least; /* least harm of all */
+    option both;  /* within budget and target, least error */
+    option exact; /* within the budget, least overhead */
+    option fast;  /* within the target, least error */
+    option least; /* least error of all */
     option rush;  /* least overhead of all */
     option now;   /* the last decision */
 } found;
@@ -82,7 +82,7 @@ static option evaluate(const model *m, const msdu__choice *choice)
 
     return (option){
         .choice = *choice,
-        .harm = msdu__drift_harm(&m->drift, choice),
+        .error = msdu__drift_error(&m->drift, choice),
         .overhead = msdu__interval_overhead(args, stats, &m->hiding, choice),
         .traffic = msdu__interval_sync_ns(args, stats, choice->wire) / choice->interval,
     };
@@ -90,13 +90,13 @@ static option evaluate(const model *m, const msdu__choice *choice)
 
 /* --- search --- */
 
-/* Less harm, or about as little at fewer bytes. The least is kept beside the best, so that small
+/* Less error, or about as little at fewer bytes. The least is kept beside the best, so that small
  * differences do not add up along a search. */
-static void keep_less_harm(option *best, const option *o, double *least)
+static void keep_less_error(option *best, const option *o, double *least)
 {
-    *least = fmin(*least, o->harm);
-    if (best->choice.interval == 0 || best->harm > SAME_HARM * *least ||
-        (o->harm <= SAME_HARM * *least && o->traffic < best->traffic)) {
+    *least = fmin(*least, o->error);
+    if (best->choice.interval == 0 || best->error > SAME_ERROR * *least ||
+        (o->error <= SAME_ERROR * *least && o->traffic < best->traffic)) {
         *best = *o;
     }
 }
@@ -107,25 +107,25 @@ static double wait_ratio(const option *o)
     return o->overhead < 1 ? o->overhead / (1 - o->overhead) : (double)INFINITY;
 }
 
-/* Less waiting, or as little at less harm, or both alike at fewer bytes: late rounds that hide wait
- * for the same whatever their wire. */
+/* Less waiting, or as little at less error, or both alike at fewer bytes: late rounds that hide
+ * wait for the same whatever their wire. */
 static void keep_less_wait(option *best, const option *o)
 {
     bool is_less = wait_ratio(o) < (1 - SAME_WAIT) * wait_ratio(best);
     bool is_same = wait_ratio(o) <= (1 + SAME_WAIT) * wait_ratio(best);
-    bool is_better = o->harm * SAME_HARM < best->harm ||
-                     (o->harm <= SAME_HARM * best->harm && o->traffic < best->traffic);
+    bool is_better = o->error * SAME_ERROR < best->error ||
+                     (o->error <= SAME_ERROR * best->error && o->traffic < best->traffic);
 
     if (best->choice.interval == 0 || is_less || (is_same && is_better)) {
         *best = *o;
     }
 }
 
-typedef struct least_harm {
+typedef struct least_error {
     double both;
     double fast;
     double all;
-} least_harm;
+} least_error;
 
 static bool is_last(const msdu__interval_state *state, const msdu__choice *choice)
 {
@@ -134,21 +134,21 @@ static bool is_last(const msdu__interval_state *state, const msdu__choice *choic
            choice->delay_steps == state->count[MSDU__COUNT_DELAY];
 }
 
-static void consider(const model *m, const option *o, found *best, least_harm *least)
+static void consider(const model *m, const option *o, found *best, least_error *least)
 {
-    bool is_exact = o->harm <= m->drift.cap;
+    bool is_exact = o->error <= m->drift.budget;
     bool is_fast = o->overhead <= ENTER_TARGET * m->drift.args->target_overhead;
 
-    keep_less_harm(&best->least, o, &least->all);
+    keep_less_error(&best->least, o, &least->all);
     keep_less_wait(&best->rush, o);
     if (is_exact) {
         keep_less_wait(&best->exact, o);
     }
     if (is_fast) {
-        keep_less_harm(&best->fast, o, &least->fast);
+        keep_less_error(&best->fast, o, &least->fast);
     }
     if (is_exact && is_fast) {
-        keep_less_harm(&best->both, o, &least->both);
+        keep_less_error(&best->both, o, &least->both);
     }
     if (is_last(m->drift.state, &o->choice)) {
         best->now = *o;
@@ -163,7 +163,7 @@ static bool may_delay(const msdu__interval_args *args, uint32_t interval, uint32
 }
 
 static void search_wires(const model *m, uint32_t interval, uint32_t delay, found *best,
-                         least_harm *least)
+                         least_error *least)
 {
     const msdu__interval_args *args = m->drift.args;
 
@@ -176,7 +176,7 @@ static void search_wires(const model *m, uint32_t interval, uint32_t delay, foun
     }
 }
 
-static void search_delays(const model *m, uint32_t interval, found *best, least_harm *least)
+static void search_delays(const model *m, uint32_t interval, found *best, least_error *least)
 {
     for (uint32_t delay = 0; delay <= m->drift.args->delay_max; delay++) {
         if (may_delay(m->drift.args, interval, delay)) {
@@ -188,10 +188,10 @@ static void search_delays(const model *m, uint32_t interval, found *best, least_
 /* Every interval up to a few dozen, then steps that no one could tell; and always the last. */
 static void search(const model *m, uint32_t low, uint32_t high, found *best)
 {
-    least_harm least = {(double)INFINITY, (double)INFINITY, (double)INFINITY};
+    least_error least = {(double)INFINITY, (double)INFINITY, (double)INFINITY};
     uint64_t last = m->drift.state->count[MSDU__COUNT_INTERVAL];
 
-    *best = (found){.both = {.harm = 0}};
+    *best = (found){.both = {.error = 0}};
     for (uint32_t interval = low; interval <= high; interval += 1 + interval / 64) {
         search_delays(m, interval, best, &least);
     }
@@ -204,17 +204,17 @@ static void search(const model *m, uint32_t low, uint32_t high, found *best)
 static bool is_kept(const model *m, const found *best, const option *better)
 {
     const option *now = &best->now;
-    bool is_exact = now->harm <= STAY_CAP * m->drift.cap;
+    bool is_exact = now->error <= STAY_BUDGET * m->drift.budget;
     bool is_fast = now->overhead <= m->drift.args->target_overhead;
 
     if (now->choice.interval == 0) {
         return false;
     }
     if (is_fast && is_exact) {
-        return better != &best->both || better->harm > GAIN_HARM * now->harm;
+        return better != &best->both || better->error > GAIN_ERROR * now->error;
     }
     if (is_fast) {
-        return better == &best->fast && better->harm > GAIN_HARM * now->harm;
+        return better == &best->fast && better->error > GAIN_ERROR * now->error;
     }
     return better == &best->exact && is_exact && wait_ratio(better) > GAIN_WAIT * wait_ratio(now);
 }
@@ -223,18 +223,18 @@ static bool is_kept(const model *m, const found *best, const option *better)
 static const option *prefer(const model *m, const found *best, const char **why)
 {
     if (best->both.choice.interval > 0) {
-        *why = "least harm in both bounds";
+        *why = "least error in both bounds";
         return &best->both;
     }
     if (m->drift.args->prefer_speed) {
-        *why =
-            best->fast.choice.interval > 0 ? "over the cap, prefer speed" : "target not in reach";
+        *why = best->fast.choice.interval > 0 ? "over the budget, prefer speed"
+                                              : "target not in reach";
         return best->fast.choice.interval > 0 ? &best->fast : &best->rush;
     }
-    *why = best->exact.choice.interval == 0 ? "over the cap, going back"
+    *why = best->exact.choice.interval == 0 ? "over the budget, going back"
            : best->exact.choice.interval >= m->drift.args->interval_max
                ? "target not in reach"
-               : "at the cap, prefer accuracy";
+               : "at the budget, prefer accuracy";
     return best->exact.choice.interval > 0 ? &best->exact : &best->least;
 }
 
@@ -370,7 +370,7 @@ static void decide_usable(const msdu__interval_args *args, const msdu__round_sta
     decision->wire = o.choice.interval > 0 ? o.choice.wire : args->widest_wire;
     decision->delay_steps = o.choice.delay_steps;
     snprintf(decision->reason, sizeof decision->reason,
-             "harm %.2e of %.2e, waits %.1f%% of %.1f%%: %s", o.harm, m.drift.cap,
+             "error %.2e of %.2e, waits %.1f%% of %.1f%%: %s", o.error, m.drift.budget,
              msdu__interval_percent(o.overhead), msdu__interval_percent(args->target_overhead),
              why);
 }

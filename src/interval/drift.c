@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* Constants of the trade between interval, delay and wire; bench/results/trials/policy.txt. */
-/* Of withheld energy beside disagreement: from h = 2 on, ternary costs hardly more than int4. */
+/* Of withheld energy beside disagreement: from h = 2 on, int2 costs hardly more than int4. */
 #define RESIDUAL_WEIGHT  0.25
 #define SMOOTH           0.3 /* weight of the newest measurement */
 #define POWER_FIRST      1.5
@@ -94,7 +94,7 @@ static double disagreement(const msdu__interval_state *state, uint32_t interval,
            sum_of_powers(delay, last, state->real[MSDU__REAL_POWER]) / interval;
 }
 
-static double plain_harm(const msdu__drift *m)
+static double plain_error(const msdu__drift *m)
 {
     uint32_t steps = m->args->interval_steps > 2 ? m->args->interval_steps : 2;
 
@@ -104,13 +104,13 @@ static double plain_harm(const msdu__drift *m)
 static void learn_peak(const msdu__drift *m, msdu__interval_state *state)
 {
     double *peak = &state->real[MSDU__REAL_PEAK];
-    double harm = plain_harm(m);
+    double error = plain_error(m);
 
     if (state->count[MSDU__COUNT_CALIBRATED] < CALIBRATE_ROUNDS) {
         state->count[MSDU__COUNT_CALIBRATED]++;
-        blend(peak, harm, 1.0 / (double)state->count[MSDU__COUNT_CALIBRATED]);
-    } else if (harm > *peak) {
-        blend(peak, harm, SMOOTH_PEAK);
+        blend(peak, error, 1.0 / (double)state->count[MSDU__COUNT_CALIBRATED]);
+    } else if (error > *peak) {
+        blend(peak, error, SMOOTH_PEAK);
     }
 }
 
@@ -130,7 +130,7 @@ static void learn_scale(const msdu__drift *m, msdu__interval_state *state)
 }
 
 /* The reference is the largest rate, not the first: a learning rate that warms up must not loosen
- * the cap. */
+ * the budget. */
 static void learn_lr(const msdu__round_stats *stats, msdu__interval_state *state)
 {
     if (isfinite(stats->lr) && stats->lr > state->real[MSDU__REAL_LR]) {
@@ -166,7 +166,7 @@ static double rate_now(const msdu__drift *m)
     if (isfinite(lr) && lr > 0) {
         rate = lr / real[MSDU__REAL_LR];
     } else if (real[MSDU__REAL_PEAK] > 0) {
-        rate = sqrt(plain_harm(m) / real[MSDU__REAL_PEAK]);
+        rate = sqrt(plain_error(m) / real[MSDU__REAL_PEAK]);
     }
     return fmin(fmax(rate, RATE_LEAST), 1);
 }
@@ -202,7 +202,7 @@ void msdu__drift_learn(const msdu__interval_args *args, const msdu__round_stats 
 {
     *drift_out = (msdu__drift){.args = args, .state = state, .stats = *stats};
     learn(drift_out, state);
-    drift_out->cap = cap_now(drift_out);
+    drift_out->budget = cap_now(drift_out);
     drift_out->energy = first_energy(drift_out);
 }
 
@@ -213,12 +213,12 @@ static const msdu__interval_state unmeasured = {.real = {[MSDU__REAL_DRIFT] = 1,
                                                          [MSDU__REAL_POWER] = POWER_FIRST,
                                                          [MSDU__REAL_SCALE] = 1}};
 
-double msdu__drift_harm(const msdu__drift *drift, const msdu__choice *choice)
+double msdu__drift_error(const msdu__drift *drift, const msdu__choice *choice)
 {
     const msdu__interval_state *state = msdu__drift_is_known(drift) ? drift->state : &unmeasured;
     const double *real = state->real;
     double lost =
-        RESIDUAL_WEIGHT * real[MSDU__REAL_SCALE] * drift->args->wires[choice->wire].harm_ratio;
+        RESIDUAL_WEIGHT * real[MSDU__REAL_SCALE] * drift->args->wires[choice->wire].error_ratio;
 
     if (choice->interval > 1) {
         return disagreement(state, choice->interval, choice->delay_steps) +

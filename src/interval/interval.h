@@ -21,7 +21,7 @@ typedef struct msdu__interval_wire {
     const char *name;
     double bits;           /* per element */
     double residual_ratio; /* predicted residual energy / energy of a contribution */
-    double harm_ratio;     /* the part of it that harms as noise does */
+    double error_ratio;    /* the part of it that acts as noise does */
     double code_ns;        /* of an element, both phases, on one core; until it is measured */
     bool is_allowed;       /* may be chosen in local rounds (h > 1) */
     bool is_allowed_h1; /* may be chosen for gradients (h = 1); 2 bits only under linear optimizers
@@ -79,8 +79,8 @@ typedef struct msdu__round_stats {
     int link_wire;       /* format of that round */
     uint64_t latency_ns; /* time of an almost empty message */
     double fixed_ns;     /* of link_ns, whatever the format: learned by a policy; 0: not known */
-    uint64_t wait_ns;    /* the owner's, since the message of the round before, smallest over ranks:
-                            the slowest rank waits for the network only */
+    uint64_t wait_ns;    /* the API thread's, since the message of the round before, smallest over
+                            ranks:    the slowest rank waits for the network only */
     uint64_t shared_ns;  /* of wait_ns: others of the job computed on the same cores meanwhile */
     uint64_t round_bytes; /* bytes of this round per rank */
     uint64_t elements;    /* synchronized elements */

@@ -20,8 +20,8 @@
 /* Of what late rounds wait beyond the link: no format changes it, on shared cores no interval
  * either, so an approximation may not cost as much for it as for the link. */
 #define LATE_WEIGHT 0.5
-/* Of a step, that a core idles at a meeting of ranks that take turns there, on loopback too: the
- * last of them computes alone. */
+/* Of a step, that a core idles at a synchronization of ranks that take turns there, on loopback
+ * too: the last of them computes alone. */
 #define TURNS_SHARE 0.1
 /* Likewise while sizes of slices are tried, of which some are far from the best. */
 #define TURNS_TRIAL 0.4

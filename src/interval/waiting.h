@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a synchronization costs, and how much of it is waited for: a model of what hides, corrected
- * by what the owner really waited. Pure.
+ * by what the API thread really waited. Pure.
  *
  * A gradient round hides under the backward pass of its own step, a late round under whole steps
  * of the next one, any other local round under what the trainer leaves it. How much of a step that

@@ -187,7 +187,7 @@ static msdu_status read_settings(run *r)
     job->ranks = (int32_t)r->q->network.ranks;
     status = status == MSDU_OK ? msdu__derive(job, &correct) : status;
     job->interval_args.can_go_local = true;
-    job->interval_args.wires[MSDU__WIRE_TERNARY].is_allowed_h1 |= r->wish->is_linear;
+    job->interval_args.wires[MSDU__WIRE_INT2].is_allowed_h1 |= r->wish->is_linear;
     return status;
 }
 

@@ -5,8 +5,8 @@
  *
  * What no simulation of a network can know is how far ranks drift apart. It is made up: a round's
  * pseudo-gradient is noise, so its energy is shared by all ranks as 1 / N, and grows as h^1.5,
- * between a random walk and momentum that carries on. The policy's cap is relative to the drift it
- * measures, so the scale does not matter. A real run may allow more, or less.
+ * between a random walk and momentum that carries on. The policy's error budget is relative to the
+ * drift it measures, so the scale does not matter. A real run may allow more, or less.
  */
 #ifndef MSDU_WHATIF_CONTROL_H
 #define MSDU_WHATIF_CONTROL_H

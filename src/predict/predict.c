@@ -27,7 +27,7 @@ static const double pass_ns[MSDU__WIRE_COUNT][MSDU__SIM_PASSES] = {
     [MSDU__WIRE_FLOAT16] = {0.19, 0.52, 0.37, 0.25},
     [MSDU__WIRE_INT8] = {0.19, 0.58, 0.32, 0.26},
     [MSDU__WIRE_INT4] = {0.19, 0.84, 0.31, 0.25},
-    [MSDU__WIRE_TERNARY] = {0.19, 1.84, 0.27, 0.24},
+    [MSDU__WIRE_INT2] = {0.19, 1.84, 0.27, 0.24},
     [MSDU__WIRE_SPARSE] = {0.19, 5.2, 0.20, 0.21}, /* measured later, 16.8 million elements */
 };
 

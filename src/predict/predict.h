@@ -37,7 +37,7 @@ typedef struct msdu__whatif_answer {
     double exposed_share; /* 1 - compute / step */
     double bytes;         /* a rank sends in a step */
     double link_ns;       /* the link is in use, a round */
-    double wait_ns;       /* of the owner, a step */
+    double wait_ns;       /* of the API thread, a step */
     uint32_t slices;
     bool has_renewed; /* the plan's order became another than the slicer's */
 } msdu__whatif_answer;

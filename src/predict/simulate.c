@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Simulation of one rank's pipeline: the owner, and time. Pure. */
+/* Simulation of one rank: its API thread, and time. Pure. */
 #include "simulate_impl.h"
 
 #include <math.h>
 #include <string.h>
 
-/* --- the owner --- */
+/* --- the API thread --- */
 
 static bool meets(const msdu__sim *s, uint32_t part, uint64_t step)
 {

@@ -42,9 +42,9 @@ typedef struct msdu__sim_slice {
     double pass_ns[MSDU__SIM_PASSES];
 } msdu__sim_slice;
 
-/* What the owner waits for, and where. */
+/* What the API thread waits for, and where. */
 typedef enum msdu__sim_wait {
-    MSDU__SIM_WAIT_STEP,  /* at the end of the step in which ranks meet */
+    MSDU__SIM_WAIT_STEP,  /* at the end of the step in which ranks synchronize */
     MSDU__SIM_WAIT_LAYER, /* before F of a layer that needs it */
 } msdu__sim_wait;
 
@@ -95,7 +95,7 @@ typedef struct msdu__sim_memory {
 
 typedef struct msdu__sim_result {
     double step_ns; /* mean of the rounds that count */
-    double wait_ns; /* of the owner, a step */
+    double wait_ns; /* of the API thread, a step */
     double link_ns; /* something was under way, a round of the whole model */
     bool is_stuck;  /* a model that waits for itself: a defect */
 } msdu__sim_result;

@@ -53,7 +53,7 @@ typedef struct msdu__vec_real {
                  void *gradient, uint64_t count);
 } msdu__vec_real;
 
-/* Sums of a block's magnitudes, for the fit of two levels (wire/ternary.c). */
+/* Sums of a block's magnitudes, for the fit of two levels (wire/int2.c). */
 typedef struct msdu__vec_split {
     double sum;   /* of magnitudes at or above the threshold */
     double count; /* of such elements */

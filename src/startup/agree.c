@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Before training: all ranks compare settings, tensors and parameters, as text, so that the first
- * difference can be shown as it stands. Runs on the owner, before the communication thread exists.
+ * difference can be shown as it stands. Runs on the API thread, before the communication thread
+ * exists.
  */
 #include "startup.h"
 

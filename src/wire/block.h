@@ -11,7 +11,7 @@
 #include "wire.h"
 
 /*
- * Header of a block with a NaN or infinity in it, as a scale: a NaN in bfloat16, and in ternary's
+ * Header of a block with a NaN or infinity in it, as a scale: a NaN in bfloat16, and in int2's
  * header. Every element is decoded as NaN, and nothing of the block is held back.
  */
 #define MSDU__BLOCK_BAD 0xffffU
@@ -50,7 +50,7 @@ extern const msdu__wire msdu__wire_bfloat16;
 extern const msdu__wire msdu__wire_float16;
 extern const msdu__wire msdu__wire_int8;
 extern const msdu__wire msdu__wire_int4;
-extern const msdu__wire msdu__wire_ternary;
+extern const msdu__wire msdu__wire_int2;
 extern const msdu__wire msdu__wire_sparse;
 
 #endif

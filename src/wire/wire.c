@@ -14,7 +14,7 @@
 static const msdu__wire *const wires[MSDU__WIRE_COUNT] = {
     [MSDU__WIRE_FLOAT32] = &msdu__wire_float32, [MSDU__WIRE_BFLOAT16] = &msdu__wire_bfloat16,
     [MSDU__WIRE_FLOAT16] = &msdu__wire_float16, [MSDU__WIRE_INT8] = &msdu__wire_int8,
-    [MSDU__WIRE_INT4] = &msdu__wire_int4,       [MSDU__WIRE_TERNARY] = &msdu__wire_ternary,
+    [MSDU__WIRE_INT4] = &msdu__wire_int4,       [MSDU__WIRE_INT2] = &msdu__wire_int2,
     [MSDU__WIRE_SPARSE] = &msdu__wire_sparse,
 };
 

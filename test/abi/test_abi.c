@@ -25,10 +25,10 @@ typedef struct pin {
 static const pin sizes[] = {
     {SIZE(msdu_config, 488)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 280)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 128)},       {SIZE(msdu_op, 72)},
-    {SIZE(msdu_backend, 88)},      {SIZE(msdu_apart, 64)},       {SIZE(msdu_resolved, 1032)},
+    {SIZE(msdu_backend, 88)},      {SIZE(msdu_local_drift, 64)}, {SIZE(msdu_resolved, 1032)},
     {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 136)},    {SIZE(msdu_launch, 32)},
     {SIZE(msdu_arrays, 40)},       {SIZE(msdu_rules, 152)},      {SIZE(msdu_recursion, 72)},
-    {SIZE(msdu_exchange, 24)},     {SIZE(msdu_sums, 24)},         {SIZE(msdu_store, 40)},
+    {SIZE(msdu_exchange, 24)},     {SIZE(msdu_sums, 24)},        {SIZE(msdu_store, 40)},
 };
 
 static const pin config_fields[] = {

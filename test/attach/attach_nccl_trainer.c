@@ -18,7 +18,7 @@
  *   held      the device begins with a step when all of it was enqueued, from step 30 on
  *   pair      two communicators in two threads
  *   open      ends without ending the communicator; abort: by ncclCommAbort()
- *   meet      msdu_attach_meet(), if it is there, before the last step
+ *   meet      msdu_attach_sync_after_step(), if it is there, before the last step
  *   forks     a child process every few steps, as data loaders are
  *   spike     gradients of one step are infinite on the last rank and huge on rank 0; before every
  *             update they are looked at, as where a loss is scaled, and such a step is left out
@@ -185,7 +185,7 @@ static void take_step(trainer *t, int step)
 /* What a user may do who knows of the library, and does not link it. */
 static void tell(const trainer *t, int step)
 {
-    void *symbol = dlsym(RTLD_DEFAULT, "msdu_attach_meet");
+    void *symbol = dlsym(RTLD_DEFAULT, "msdu_attach_sync_after_step");
     void (*meet)(void) = NULL;
     if (symbol != NULL && t->meet && step == t->steps - 1) {
         memcpy(&meet, &symbol, sizeof(symbol));

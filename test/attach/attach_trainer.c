@@ -20,7 +20,7 @@
  *   equal     all layers have the same size
  *   decay     weight decay, and a learning rate that falls, told by msdu_attach_lr() if it is there
  *   late      the learning rate is told for the first time in step 40
- *   meet      msdu_attach_meet(), if it is there, before the last step
+ *   meet      msdu_attach_sync_after_step(), if it is there, before the last step
  *   forks     a child process every few steps, as data loaders are
  *   spike     gradients of one step are infinite on the last rank and huge on rank 0; before every
  *             update they are looked at, as where a loss is scaled, and such a step is left out
@@ -222,7 +222,8 @@ static double rate_of(const trainer *t, int step)
 static void tell(const trainer *t, int step)
 {
     const bool is_telling = t->is_decaying || (t->is_late && step == 40);
-    void *symbol = dlsym(RTLD_DEFAULT, is_telling ? "msdu_attach_lr" : "msdu_attach_meet");
+    void *symbol =
+        dlsym(RTLD_DEFAULT, is_telling ? "msdu_attach_lr" : "msdu_attach_sync_after_step");
     void (*tell_rate)(double) = NULL;
     void (*meet)(void) = NULL;
     if (symbol != NULL && is_telling) {

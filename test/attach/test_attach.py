@@ -194,7 +194,7 @@ class Infinite(Case):
         done = attached("unseen", MSDU_INTERVAL_STEPS="4", **SGD)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("rank 3: tensor 'gradient 1' holds NaN or infinity in step", done.stderr)
-        self.assertIn("with domain gradient, pass gives it to all ranks", done.stderr)
+        self.assertIn("with domain gradient, propagate gives it to all ranks", done.stderr)
 
 
 class Ways(Case):
@@ -403,7 +403,7 @@ class After(Changed):
 class Hostile(Case):
     """Each ends in correct training, or in a status and a line."""
 
-    def test_children_of_the_trainer_do_no_harm(self) -> None:
+    def test_children_of_the_trainer_do_no_error(self) -> None:
         reference = log(self.good(attached()))
         self.assertEqual(log(self.good(attached("forks"))), reference)
 

@@ -67,7 +67,7 @@ class Wrong(Case):
         ("MSDU_ATTACH", "maybe", "MSDU_ATTACH: 'maybe'"),
         ("MSDU_ATTACH_ALLOW", "flot32", 'MSDU_ATTACH_ALLOW: "flot32" is no'),
         ("MSDU_BACKEND", "gloo", "MSDU_BACKEND: 'gloo' cannot hold"),
-        ("MSDU_CHECK_FINITE", "skip", "check_finite pass gives NaN to all ranks"),
+        ("MSDU_CHECK_FINITE", "skip", "check_finite propagate gives NaN to all ranks"),
         ("MSDU_DOMAIN", "accumulated", "needs optimizer sgd"),
     )
 

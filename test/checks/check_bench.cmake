@@ -44,10 +44,10 @@ foreach(bench IN LISTS BENCHES)
 endforeach()
 
 if("allreduce" IN_LIST BENCHES)
-    execute_process(COMMAND ${COMMAND} bench allreduce --smoke --wire ternary
+    execute_process(COMMAND ${COMMAND} bench allreduce --smoke --wire int2
         RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
     if(NOT result EQUAL 0)
-        message(FATAL_ERROR "msdu bench allreduce --wire ternary: ${result}\n${text}")
+        message(FATAL_ERROR "msdu bench allreduce --wire int2: ${result}\n${text}")
     endif()
     execute_process(COMMAND ${COMMAND} bench allreduce --wire int3
         RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)

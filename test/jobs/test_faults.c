@@ -18,7 +18,7 @@
 #define DEADLINE_MS  2500 /* where a deadline is what ends the wait */
 
 static const char *const wires[] = {"float32", "bfloat16", "float16", "int8",
-                                    "int4",    "ternary",  "sparse"};
+                                    "int4",    "int2",     "sparse"};
 
 /* Three ranks, several slices, an interval that does not depend on time. */
 static job *new_job(const char *domain, const char *overlap)
@@ -271,7 +271,7 @@ static void check_not_finite(int wire, const char *domain, const char *fault)
     bool is_gradient = strcmp(domain, "gradient") == 0;
     job *j = new_job(domain, "backward");
     job_set(j, JOB_ALL, "MSDU_WIRE=%s", wires[wire]);
-    job_set(j, JOB_ALL, "MSDU_OPTIMIZER=sgd"); /* ternary gradients */
+    job_set(j, JOB_ALL, "MSDU_OPTIMIZER=sgd"); /* int2 gradients */
     lose_rank(j, 1, fault, MEETING, domain);
     for (int i = 0; i < j->count; i++) {
         const char *error = job_value(j, i, i, "error");

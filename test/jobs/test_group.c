@@ -16,7 +16,7 @@
 #define SAMPLES  64
 
 static const char *const wires[] = {"float32", "bfloat16", "float16", "int8",
-                                    "int4",    "ternary",  "sparse"};
+                                    "int4",    "int2",     "sparse"};
 static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed"};
 #define WIRES    ((int)(sizeof(wires) / sizeof(wires[0])))
 #define OVERLAPS ((int)(sizeof(overlaps) / sizeof(overlaps[0])))

@@ -71,7 +71,7 @@ END_TEST
 
 START_TEST(gradients_and_then_parameters_go_on)
 {
-    check_resumed("auto", "backward", "ternary");
+    check_resumed("auto", "backward", "int2");
 }
 END_TEST
 

@@ -39,7 +39,7 @@ msdu_status msdu__nccl_run(const msdu_launch *at, msdu__nccl_give give, void *ar
     return MSDU_OK;
 }
 
-/* Ternary's levels are fitted from sums in another order; whole numbers make them exact. */
+/* Int2's levels are fitted from sums in another order; whole numbers make them exact. */
 START_TEST(codes_are_the_hosts)
 {
     const int format = _i;
@@ -49,7 +49,7 @@ START_TEST(codes_are_the_hosts)
     static unsigned char got[4 * COUNT];
     static float left[2][COUNT];
     memset(left, 0, sizeof(left));
-    for (int i = 0; i < COUNT && format == MSDU__WIRE_TERNARY; i++) {
+    for (int i = 0; i < COUNT && format == MSDU__WIRE_INT2; i++) {
         value[i] = (float)(int)(8.0F * value[i]);
     }
     float *residual = wire->has_feedback ? left[1] : NULL;
@@ -59,8 +59,7 @@ START_TEST(codes_are_the_hosts)
         (void)msdu__wire_encode(wire, value, wire->has_feedback ? left[0] : NULL, COUNT, BLOCK,
                                 wanted);
         const msdu_launch at = {.count = COUNT};
-        const msdu_exchange exchange = {
-            .format = format, .block = BLOCK, .ranks = 1, .factor = 1};
+        const msdu_exchange exchange = {.format = format, .block = BLOCK, .ranks = 1, .factor = 1};
         ck_assert_int_eq(msdu__nccl_kernels.encode(&at, &exchange, value, residual, got, NULL),
                          MSDU_OK);
         ck_assert_mem_eq(got, wanted, bytes);

@@ -266,7 +266,7 @@ static const char *const jobs[][6] = {
     {"parameter", "delayed", "int8", "4", "late", "mean"},
     {"parameter", "streamed", "float32", "6", "late", "mean"},
     {"auto", "auto", "float32", "4", "late", "mean"},
-    {"parameter", "blocking", "ternary", "3", "late", "mean"},
+    {"parameter", "blocking", "int2", "3", "late", "mean"},
     {"parameter", "blocking", "sparse", "3", "late", "mean"},
     {"gradient", "backward", "sparse", "1", "late", "mean"},
     {"accumulated", "backward", "float32", "3", "late", "mean"},

@@ -40,7 +40,7 @@ static const place places[] = {
 };
 
 static const char *const wires[] = {"float32", "bfloat16", "float16", "int8",
-                                    "int4",    "ternary",  "sparse"};
+                                    "int4",    "int2",     "sparse"};
 static const int intervals[] = {1, 2, 4};
 
 static unsigned kind_of(const place *at)

@@ -55,7 +55,7 @@ static void tell_constant(ranks_self *self, int step)
 
 static void meet(ranks_self *self, int step)
 {
-    msdu_status status = step == 5 || step == 11 ? msdu_meet(self->ctx) : MSDU_OK;
+    msdu_status status = step == 5 || step == 11 ? msdu_sync_after_step(self->ctx) : MSDU_OK;
     self->status = self->status == MSDU_OK ? status : self->status;
 }
 

@@ -131,7 +131,7 @@ END_TEST
 static void meet_in_step_10(ranks_self *self, int step)
 {
     if (step == 10 && self->status == MSDU_OK) {
-        self->status = msdu_meet(self->ctx);
+        self->status = msdu_sync_after_step(self->ctx);
     }
 }
 
@@ -161,10 +161,10 @@ END_TEST
 
 static msdu_status read_apart(ranks_self *self, uint32_t id, double *parameter, double *momentum)
 {
-    msdu_apart apart = MSDU_APART_INIT;
+    msdu_local_drift apart = MSDU_LOCAL_DRIFT_INIT;
     apart.parameter = parameter;
     apart.momentum = momentum;
-    return msdu_apart_get(self->ctx, id, &apart);
+    return msdu_local_drift_get(self->ctx, id, &apart);
 }
 
 /* What was read in step 10 by each rank, and its momentum then. */
@@ -215,10 +215,10 @@ END_TEST
 static void ask_wrongly(ranks_self *self, int step)
 {
     static double room[2][1000];
-    msdu_apart apart = MSDU_APART_INIT;
+    msdu_local_drift apart = MSDU_LOCAL_DRIFT_INIT;
     if (step == 3 && self->rank == 0) {
         apart.parameter = room[0];
-        ck_assert_int_eq(msdu_apart_get(self->ctx, 0, &apart), MSDU_ERR_INVALID);
+        ck_assert_int_eq(msdu_local_drift_get(self->ctx, 0, &apart), MSDU_ERR_INVALID);
         ck_assert_int_eq(read_apart(self, 5, room[0], room[1]), MSDU_ERR_INVALID);
         msdu_status status = read_apart(self, 0, room[0], room[1]);
         bool has_one = strcmp(self->job->config.domain, "accumulated") == 0;

@@ -79,7 +79,7 @@ START_TEST(wrong_ids_and_kinds_are_refused)
     expect(msdu_set_lr(ctx, -1), MSDU_ERR_INVALID, "lr");
     expect(msdu_set_lr(ctx, (double)NAN), MSDU_ERR_INVALID, "lr");
     expect(msdu_set_loss(ctx, (double)INFINITY), MSDU_ERR_INVALID, "loss");
-    ck_assert_int_eq(msdu_step(ctx), MSDU_OK); /* none of it did harm */
+    ck_assert_int_eq(msdu_step(ctx), MSDU_OK); /* none of it did error */
     ck_assert_int_eq(msdu_finish(ctx), MSDU_OK);
     msdu_destroy(ctx);
 }

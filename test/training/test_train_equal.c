@@ -191,7 +191,7 @@ END_TEST
 /* What all ranks hold already needs no mean, so a narrow wire takes nothing from it. */
 START_TEST(narrow_wires_have_nothing_to_lose)
 {
-    static const char *const wires[] = {"bfloat16", "int8", "int4", "ternary", "sparse"};
+    static const char *const wires[] = {"bfloat16", "int8", "int4", "int2", "sparse"};
     ranks_run plain;
     plain_go(SGD, NULL, &plain);
     ranks_job job = job_of(3, "parameter", SGD);

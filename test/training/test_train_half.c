@@ -19,7 +19,7 @@ static const ranks_tensor model[] = {
     {.count = 1900, .dtype = MSDU_FLOAT16},
 };
 
-static const char *const narrow[] = {"int8", "int4", "ternary", "sparse"};
+static const char *const narrow[] = {"int8", "int4", "int2", "sparse"};
 #define NARROW 4
 
 static ranks_job half_job(int ranks, const char *domain, const char *wire)

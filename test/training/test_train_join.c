@@ -218,7 +218,7 @@ END_TEST
 
 START_TEST(narrow_formats_keep_ranks_equal)
 {
-    static const char *const wires[] = {"int8", "int4", "ternary", "sparse"};
+    static const char *const wires[] = {"int8", "int4", "int2", "sparse"};
     static const double bounds[] = {0.01, 0.05, 0.2, 0.3};
     for (int k = 0; k < 4; k++) {
         double far = 0;

@@ -172,7 +172,7 @@ START_TEST(many_rounds_with_random_delays)
     job.tensor_count = 2;
     job.steps = MANY_ROUNDS;
     job.config.domain = "gradient";
-    job.config.wire = "ternary";
+    job.config.wire = "int2";
     job.style = RANKS_THREADS;
     check_order(&job, MANY_ROUNDS * 4U);
 }

@@ -49,7 +49,7 @@ static ranks_job passing_job(poison *p, const char *wire, const char *commit)
         .config = {.domain = "gradient",
                    .interval = "fixed",
                    .wire = wire,
-                   .check_finite = "pass",
+                   .check_finite = "propagate",
                    .commit = commit,
                    .slice_bytes = 4096,
                    .fuse_bytes = 2048,
@@ -111,7 +111,7 @@ static double effect(ranks_job *job, double *error_out)
 }
 
 static const char *const wires[] = {"float32", "bfloat16", "float16", "int8",
-                                    "int4",    "ternary",  "sparse"};
+                                    "int4",    "int2",     "sparse"};
 static const char *const commits[] = {"round", "tensor"};
 #define WIRES 7
 
@@ -150,7 +150,7 @@ static void overflow(ranks_self *self, int step, uint32_t tensor)
 
 START_TEST(overflow_of_the_sum_is_seen_too)
 {
-    static const char *const wide[] = {"float32", "bfloat16", "int8", "int4", "ternary"};
+    static const char *const wide[] = {"float32", "bfloat16", "int8", "int4", "int2"};
     poison p = {.step = 0};
     ranks_job job = passing_job(&p, wide[_i % 5], commits[_i / 5]);
     job.config.reduce = "sum";
@@ -205,7 +205,7 @@ START_TEST(shadowed_gradients_still_fail)
     job.config.optimizer = "sgd";
     job.config.warmup_steps = 1;
     job.config.interval_steps = 4;
-    fails(&job, "rank 1: tensor 'tensor1' holds NaN", "with domain gradient, pass gives");
+    fails(&job, "rank 1: tensor 'tensor1' holds NaN", "with domain gradient, propagate gives");
 }
 END_TEST
 

@@ -93,7 +93,7 @@ static void check_as_if_it_had_not_been(ranks_job *job)
     ranks_free(&without);
 }
 
-static const char *const wires[] = {"float32", "bfloat16", "int8", "int4", "ternary", "sparse"};
+static const char *const wires[] = {"float32", "bfloat16", "int8", "int4", "int2", "sparse"};
 
 START_TEST(a_step_with_a_bad_gradient_leaves_no_trace)
 {

@@ -148,7 +148,7 @@ END_TEST
 
 /* --- what error feedback holds back is sent along --- */
 
-static const char *const wires[] = {"int8", "int4", "ternary", "sparse"};
+static const char *const wires[] = {"int8", "int4", "int2", "sparse"};
 
 static double heavier(const ranks_job *job, int rank, int step)
 {

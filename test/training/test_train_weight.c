@@ -135,7 +135,7 @@ END_TEST
 
 /* --- formats with error feedback --- */
 
-static const char *const wires[] = {"int8", "int4", "ternary", "sparse"};
+static const char *const wires[] = {"int8", "int4", "int2", "sparse"};
 
 static void check_ranks_equal(const ranks_run *run, int step)
 {

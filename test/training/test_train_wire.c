@@ -12,7 +12,7 @@
 
 static const ranks_tensor model[] = {{.count = 7}, {.count = 500}, {.count = 1}, {.count = 1500}};
 
-static const char *const wires[] = {"int8", "int4", "ternary", "sparse", "bfloat16", "float16"};
+static const char *const wires[] = {"int8", "int4", "int2", "sparse", "bfloat16", "float16"};
 #define WIRES     6
 #define FEEDBACKS 4 /* the first ones keep what they lost */
 

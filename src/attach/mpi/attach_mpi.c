@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Module of an MPI family for libmsdu_preload: its table of functions. What was seen on every
- * communicator is kept in calls.c and, once its gradients are known, their engine in stream.c.
+ * communicator is kept in calls.c and, once its gradients are known, their engine in comm.c.
  */
 #include "attach_mpi.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attach/tell.h"
+#include "attach/report.h"
 
 #ifndef MSDU_MPI_FAMILY
 #error "MSDU_MPI_FAMILY names the family that this module is built for"

@@ -75,7 +75,7 @@ typedef struct msdu__stream {
     struct msdu__stream *next; /* streams_lock */
 } msdu__stream;
 
-/* stream.c */
+/* comm.c */
 /* Before the first sum of floats, on all ranks: with different settings nothing is taken. */
 void msdu__stream_meet(msdu__stream *stream);
 /* Ranks are to agree on what a step is: all are behind the same call. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attach/tell.h"
+#include "attach/report.h"
 
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf lock */
 static msdu__stream

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "attach/tell.h"
+#include "attach/report.h"
 #include "base/cell.h"
 
 static pthread_mutex_t tracks_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -91,7 +91,7 @@ static msdu__track *track_new(const msdu__nccl_call *call)
     return track;
 }
 
-/* What the trainer told since its last call: msdu_attach_lr(), msdu_attach_meet(). */
+/* What the trainer told since its last call: msdu_attach_lr(), msdu_attach_sync_after_step(). */
 typedef struct word {
     bool is_meeting, is_lr;
     double lr;
@@ -202,8 +202,8 @@ static choice judge(msdu__track *track, const msdu__nccl_call *call)
     } else if (is_gradient) {
         c.what = judge_gradient(track, c.at);
     }
-    bool is_passed = c.seen.is_candidate && c.what != TAKE;
-    c.may_join = is_passed && (track->part.apart != NULL || track->is_breaking);
+    bool is_propagated = c.seen.is_candidate && c.what != TAKE;
+    c.may_join = is_propagated && (track->part.apart != NULL || track->is_breaking);
     if (c.what == TAKE) {
         track->ledger.taken++;
         track->ledger.taken_bytes += msdu__call_bytes(&c.seen);

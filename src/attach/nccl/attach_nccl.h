@@ -104,7 +104,7 @@ uint64_t msdu__nccl_bytes(const msdu__nccl_call *call);
 /* A graph replays what is captured without asking anybody. */
 bool msdu__nccl_is_captured(const msdu__nccl_call *call);
 
-/* track.c: ranks vote on what a step is, likewise for all of a group at once. */
+/* comm.c: ranks vote on what a step is, likewise for all of a group at once. */
 void msdu__track_vote(msdu__track *const *tracks, size_t track_count);
 /* Engines begin, for all communicators of a group at once; break; end. */
 void msdu__track_begin(msdu__track *const *tracks, size_t track_count);
@@ -119,9 +119,9 @@ void msdu__track_fail_with(msdu__track *track, const char *text);
 /* A failure of the engine: said once; NCCL's code for it. */
 int msdu__track_fail(msdu__track *track, msdu_status status);
 
-/* talk.c: what ranks agree upon under way, over the trainer's own communicators. Each adds `count`
- * numbers of its own to those of the others; false: not within limit_ms. All at once in a group,
- * because one thread may be several ranks. */
+/* consensus.c: what ranks agree upon under way, over the trainer's own communicators. Each adds
+ * `count` numbers of its own to those of the others; false: not within limit_ms. All at once in a
+ * group, because one thread may be several ranks. */
 bool msdu__talk_sum(msdu__track *const *tracks, size_t track_count,
                     double (*values)[MSDU__SUM_ROOM], uint64_t limit_ms);
 /* Rank 0 tells the others a secret, a text of MSDU__PLACE_BYTES. */

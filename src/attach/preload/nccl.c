@@ -13,7 +13,7 @@
 
 #include "attach/nccl_table.h"
 #include "base/cell.h"
-#include "sites.h"
+#include "call_site.h"
 
 #define LIBRARIES_MOST 4 /* NCCLs in whose groups a thread is at once */
 

@@ -4,7 +4,7 @@
 #define MSDU_PRELOAD_H
 
 #include "attach/nccl_table.h"
-#include "ladder.h"
+#include "symbol_lookup.h"
 
 #define ERR_OTHER 15 /* a failure, by MPICH's name; any code but 0 is one */
 
@@ -52,7 +52,7 @@ typedef int (*msdu__init_call)(const void *send, void *recv, int count, uintptr_
 int MPI_Init(int *argc, char ***argv);
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
 int MPI_Finalize(void);
-void msdu_attach_meet(void);
+void msdu_attach_sync_after_step(void);
 void msdu_attach_lr(double lr);
 int MPI_Allreduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op,
                   uintptr_t comm);

@@ -3,7 +3,7 @@
 #include "preload.h"
 
 /* Found by trainers with dlsym(): parameters shall be equal on all ranks after the next step. */
-PRELOAD void msdu_attach_meet(void)
+PRELOAD void msdu_attach_sync_after_step(void)
 {
     const msdu__attach *attach = msdu__ladder_loaded();
     const msdu__attach_nccl *nccl = msdu__nccl_loaded();

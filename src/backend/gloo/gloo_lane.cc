@@ -194,9 +194,9 @@ uint32_t Lane::print(const msdu_op &op) const
             mix(op.shares[rank]);
         }
     }
-    const bool is_meeting = (op.flags & MSDU_OP_MEETING) != 0;
-    const uint32_t bits = (static_cast<uint32_t>(hash ^ (hash >> 32)) | 2U) & ~MSDU__PRINT_MEETING;
-    return bits | (is_meeting ? MSDU__PRINT_MEETING : 0U);
+    const bool is_meeting = (op.flags & MSDU_OP_FINAL) != 0;
+    const uint32_t bits = (static_cast<uint32_t>(hash ^ (hash >> 32)) | 2U) & ~MSDU__PRINT_FINAL;
+    return bits | (is_meeting ? MSDU__PRINT_FINAL : 0U);
 }
 
 /* Operations that differ between ranks never meet in a slot: they stall and are told apart. */

@@ -252,8 +252,8 @@ static uint32_t hash_of(const struct msdu_comm *comm, const msdu_op *op)
 
 static uint32_t print_of(const struct msdu_comm *comm, const msdu_op *op)
 {
-    uint32_t flag = (op->flags & MSDU_OP_MEETING) != 0 ? MSDU__PRINT_MEETING : 0;
-    return (hash_of(comm, op) & ~MSDU__PRINT_MEETING) | flag;
+    uint32_t flag = (op->flags & MSDU_OP_FINAL) != 0 ? MSDU__PRINT_FINAL : 0;
+    return (hash_of(comm, op) & ~MSDU__PRINT_FINAL) | flag;
 }
 
 static bool tell_operation(struct msdu_comm *comm, const struct msdu_req *req, int32_t to)

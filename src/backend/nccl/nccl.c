@@ -48,9 +48,9 @@ static uint32_t print_of(const msdu_comm *comm, const msdu_op *op)
         hash = (hash ^ more[i]) * UINT64_C(0x100000001b3);
         hash ^= hash >> 29;
     }
-    bool is_meeting = (op->flags & MSDU_OP_MEETING) != 0;
-    uint32_t bits = ((uint32_t)(hash ^ (hash >> 32)) | 2U) & ~MSDU__PRINT_MEETING;
-    return bits | (is_meeting ? MSDU__PRINT_MEETING : 0U);
+    bool is_meeting = (op->flags & MSDU_OP_FINAL) != 0;
+    uint32_t bits = ((uint32_t)(hash ^ (hash >> 32)) | 2U) & ~MSDU__PRINT_FINAL;
+    return bits | (is_meeting ? MSDU__PRINT_FINAL : 0U);
 }
 
 static uint64_t print_slots(const msdu_comm *comm)

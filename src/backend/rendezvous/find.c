@@ -166,7 +166,7 @@ static void make_notice(struct msdu__find *find, const struct msdu__address *add
                    hex);
 }
 
-static bool parse_notice(const char *notice, struct msdu__found *found, char *cause)
+static bool parse_notice(const char *notice, struct msdu__rank0_place *found, char *cause)
 {
     char host[64];
     char port[MSDU__FIND_PORT_BYTES];
@@ -313,7 +313,7 @@ void msdu__find_withdraw(struct msdu__find *find)
 }
 
 msdu_status msdu__find_lookup(struct msdu__find *find, uint64_t until_ns,
-                              struct msdu__found *found_out, char cause[MSDU__CAUSE_BYTES])
+                              struct msdu__rank0_place *found_out, char cause[MSDU__CAUSE_BYTES])
 {
     char notice[MSDU__FIND_NOTICE_BYTES] = "";
     const char *reason = "";

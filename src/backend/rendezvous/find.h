@@ -29,7 +29,7 @@ struct msdu__find {
 };
 
 /* Where to connect to, as a rank other than 0 found it. */
-struct msdu__found {
+struct msdu__rank0_place {
     struct msdu__address addresses[MSDU__NET_ADDRESSES];
     size_t count;
     uint8_t id[MSDU__ID_BYTES];
@@ -55,6 +55,6 @@ void msdu__find_withdraw(struct msdu__find *find);
 /* Others: look once; the caller's store may wait for a while. MSDU_OK; MSDU_IN_PROGRESS with the
  * cause written: look again; a failure likewise: nobody will ever find it there. */
 msdu_status msdu__find_lookup(struct msdu__find *find, uint64_t until_ns,
-                              struct msdu__found *found_out, char cause[MSDU__CAUSE_BYTES]);
+                              struct msdu__rank0_place *found_out, char cause[MSDU__CAUSE_BYTES]);
 
 #endif

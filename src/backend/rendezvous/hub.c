@@ -171,7 +171,7 @@ static msdu_status try_address(struct msdu__hub *hub, const struct msdu__address
 /* MSDU_IN_PROGRESS with a cause means: try again. */
 static msdu_status try_once(struct msdu__hub *hub, uint64_t until_ns, char cause[MSDU__CAUSE_BYTES])
 {
-    struct msdu__found found;
+    struct msdu__rank0_place found;
     msdu_status status = msdu__find_lookup(&hub->find, until_ns, &found, cause);
     if (status != MSDU_OK) {
         return status;

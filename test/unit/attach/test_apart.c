@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks whose optimizers are apart are joined by additions to equal sums: the pure part of it. */
-#include "attach/rejoin.h"
+#include "attach/drift_recovery.h"
 #include "suite.h"
 
 #include <check.h>

@@ -12,7 +12,7 @@
 #include "state_kit.h"
 #include "suite.h"
 
-static const char *const wires[] = {"float32", "bfloat16", "int4", "ternary", "sparse"};
+static const char *const wires[] = {"float32", "bfloat16", "int4", "int2", "sparse"};
 #define WIRES 5
 #define AT    18
 

@@ -269,8 +269,8 @@ START_TEST(settings_are_those_of_the_state)
     check_job(&saved, &job,
               "the state was saved with 'interval_steps 5', this context has 'interval_steps 6'");
     job = delayed_job();
-    job.config.wire = "ternary";
-    check_job(&saved, &job, "saved with 'wire int4', this context has 'wire ternary'");
+    job.config.wire = "int2";
+    check_job(&saved, &job, "saved with 'wire int4', this context has 'wire int2'");
 }
 END_TEST
 

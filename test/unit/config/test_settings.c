@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings as a whole: struct size, launchers, joint rules, log, description. */
 #include "config_help.h"
+#include "wire/wire.h"
 
 static void load_well(const msdu_config *config, msdu__settings *settings_out)
 {
@@ -269,6 +270,20 @@ START_TEST(a_setting_that_is_gone_is_an_error_that_says_what_holds_instead)
 }
 END_TEST
 
+START_TEST(an_old_value_is_taken_with_a_warning_that_names_the_new_one)
+{
+    msdu__settings settings;
+    msdu_config config = {.size = sizeof(config), .log = keep_line, .check_finite = "pass"};
+    setenv("MSDU_WIRE", "ternary", 1);
+    load_well(&config, &settings);
+    ck_assert_int_eq(settings.wire, MSDU__WIRE_INT2);
+    ck_assert_int_eq(settings.check_finite, MSDU__CHECK_PROPAGATE);
+    ck_assert_ptr_nonnull(
+        strstr(help_log, "2 MSDU_WIRE: value 'ternary' is called 'int2' since 0.3\n"));
+    ck_assert_ptr_nonnull(strstr(help_log, "value 'pass' is called 'propagate' since 0.3\n"));
+}
+END_TEST
+
 START_TEST(overrides_are_logged_at_info_but_never_the_secret)
 {
     msdu__settings settings;
@@ -447,6 +462,7 @@ static void add_tests(TCase *tcase)
     tcase_add_test(tcase, a_default_gives_way_to_a_given_value);
     tcase_add_test(tcase, an_unknown_variable_is_one_warning_with_a_hint);
     tcase_add_test(tcase, a_setting_that_is_gone_is_an_error_that_says_what_holds_instead);
+    tcase_add_test(tcase, an_old_value_is_taken_with_a_warning_that_names_the_new_one);
     tcase_add_test(tcase, overrides_are_logged_at_info_but_never_the_secret);
     tcase_add_test(tcase, the_variable_for_the_log_turns_on_standard_error);
     tcase_add_test(tcase, the_description_has_what_ranks_must_agree_on_and_no_more);

@@ -67,7 +67,7 @@ static void count_to_here(ranks_self *self)
 START_TEST(nothing_is_allocated_after_start)
 {
     static const char *const modes[][4] = {{"gradient", "backward", "fixed", "float32"},
-                                           {"gradient", "blocking", "fixed", "ternary"},
+                                           {"gradient", "blocking", "fixed", "int2"},
                                            {"accumulated", "backward", "fixed", "float32"},
                                            {"auto", "backward", "divergence", "auto"},
                                            {"parameter", "streamed", "fixed", "int4"}};

@@ -97,7 +97,7 @@ static int try_all(msdu_ctx *ctx)
         msdu_set_lr(ctx, 1),
         msdu_set_weight(ctx, 1),
         msdu_set_loss(ctx, 1),
-        msdu_meet(ctx),
+        msdu_sync_after_step(ctx),
         msdu_synchronize(ctx),
         msdu_join(ctx),
         msdu_rollback(ctx),

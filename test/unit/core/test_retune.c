@@ -145,7 +145,7 @@ START_TEST(nothing_that_was_held_back_is_lost)
 {
     owing found = {.moved = {0}};
     ranks_run run;
-    ranks_job job = cutting_job(3, _i == 0 ? "int4" : "ternary");
+    ranks_job job = cutting_job(3, _i == 0 ? "int4" : "int2");
     job.stepped = cut_and_compare;
     job.user = &found;
     ranks_run_well(&job, &run);

@@ -162,7 +162,7 @@ static void call(const msdu__recursion_args *args, bool is_meeting)
     double mean[PARAMS];
     for (int k = 0; k < WORKERS; k++) {
         const msdu_recursion_state state = {shadows[k].drift, shadows[k].velocity,
-                                             shadows[k].trace};
+                                            shadows[k].trace};
         msdu__sums sums = {0};
         if (is_meeting) {
             msdu__recursion_capture(&c, &state, g_all[k], sent[k], PARAMS, MSDU_FLOAT64, &sums);
@@ -173,7 +173,7 @@ static void call(const msdu__recursion_args *args, bool is_meeting)
     mean_of_sent(mean);
     for (int k = 0; k < WORKERS && is_meeting; k++) {
         const msdu_recursion_state state = {shadows[k].drift, shadows[k].velocity,
-                                             shadows[k].trace};
+                                            shadows[k].trace};
         msdu__recursion_apply(&c, &state, mean, g_all[k], PARAMS, MSDU_FLOAT64);
     }
 }

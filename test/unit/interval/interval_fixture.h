@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FLOAT32, BFLOAT16, INT8, INT4, TERNARY, WIRES };
+enum { FLOAT32, BFLOAT16, INT8, INT4, INT2, WIRES };
 
 static uint64_t seed_now = 3;
 
@@ -40,7 +40,7 @@ static inline msdu__interval_args default_args(void)
                   {"bfloat16", 16, 1e-6, 1e-6, 0, true, true},
                   {"int8", 8.0625, 5e-5, 5e-5, 0, true, true},
                   {"int4", 4.0625, 0.0163, 0.0163, 0, true, true},
-                  {"ternary", 2.0625, 0.132, 0.132, 0, true, false}},
+                  {"int2", 2.0625, 0.132, 0.132, 0, true, false}},
         .wire_count = WIRES,
     };
 

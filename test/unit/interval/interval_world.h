@@ -98,7 +98,7 @@ static inline double world_drift(const world *w, uint32_t interval)
 }
 
 /* As drift.h defines it, summed up. */
-static inline double harm_of(const world *w, const msdu__decision *d)
+static inline double error_of(const world *w, const msdu__decision *d)
 {
     double sum = 0;
     bool is_late = d->delay_steps > 0 && d->interval > d->delay_steps;
@@ -112,17 +112,17 @@ static inline double harm_of(const world *w, const msdu__decision *d)
            1.0 * 4 / 3 * w->args.wires[d->wire].residual_ratio * world_drift(w, d->interval);
 }
 
-static inline double world_harm(const world *w)
+static inline double world_error(const world *w)
 {
-    return harm_of(w, &w->now);
+    return error_of(w, &w->now);
 }
 
-/* What the default cap is: a plain round of interval_steps. */
-static inline double plain_harm(const world *w)
+/* What the default budget is: a plain round of interval_steps. */
+static inline double plain_error(const world *w)
 {
     msdu__decision plain = {.interval = w->args.interval_steps, .wire = FLOAT32};
 
-    return harm_of(w, &plain);
+    return error_of(w, &plain);
 }
 
 static inline msdu__round_stats world_round(const world *w)

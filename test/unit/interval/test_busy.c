@@ -208,7 +208,7 @@ START_TEST(a_format_that_codes_longer_than_it_saves_is_not_taken)
 {
     for (int is_coded = 0; is_coded <= 1; is_coded++) {
         machine m = machine_new(6, 0);
-        for (int wire = BFLOAT16; wire <= TERNARY; wire++) {
+        for (int wire = BFLOAT16; wire <= INT2; wire++) {
             m.args.wires[wire].code_ns = is_coded ? 8 : 0;
         }
         m.args.can_go_local = false;

@@ -48,7 +48,7 @@ START_TEST(slow_link_narrows_the_wire_before_it_takes_local_steps)
                  {18, INT8, 1, 0},
                  {36, INT4, 1, 0},
                  {60, INT4, 2, 1},
-                 {140, TERNARY, 2, 1}};
+                 {140, INT2, 2, 1}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(cases[i].link_ms, 1e-6);
@@ -62,7 +62,7 @@ START_TEST(slow_link_narrows_the_wire_before_it_takes_local_steps)
 }
 END_TEST
 
-/* "Least harm" against all choices, found by trying them on the true process. */
+/* "Least error" against all choices, found by trying them on the true process. */
 START_TEST(choice_is_close_to_the_least_harm_that_meets_the_target)
 {
     static const double links[] = {43, 55, 70, 100, 140, 170};
@@ -79,13 +79,14 @@ START_TEST(choice_is_close_to_the_least_harm_that_meets_the_target)
             for (d.delay_steps = 0; d.delay_steps <= w.args.delay_max; d.delay_steps++) {
                 for (d.wire = 0; d.wire < WIRES; d.wire++) {
                     if (overhead_of(&w, &d) <= 0.8 * w.args.target_overhead) {
-                        least = fmin(least, harm_of(&w, &d));
+                        least = fmin(least, error_of(&w, &d));
                     }
                 }
             }
         }
-        ck_assert_msg(world_harm(&w) <= 2 * least, "link %g ms: harm %g at h %u wire %d, least %g",
-                      links[i / 2], world_harm(&w), w.now.interval, w.now.wire, least);
+        ck_assert_msg(world_error(&w) <= 2 * least,
+                      "link %g ms: error %g at h %u wire %d, least %g", links[i / 2],
+                      world_error(&w), w.now.interval, w.now.wire, least);
     }
 }
 END_TEST
@@ -98,8 +99,7 @@ START_TEST(the_ladder_meets_the_target_up_to_sixteen_times_the_computation)
         int wire;
         uint32_t interval;
         double fewer; /* bytes, at most */
-    } cases[] = {
-        {0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, INT4, 2, 16}, {16, TERNARY, 2, 32}};
+    } cases[] = {{0.25, FLOAT32, 1, 1}, {1, BFLOAT16, 1, 2}, {4, INT4, 2, 16}, {16, INT2, 2, 32}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(10 * cases[i].ratio, 1e-5);
@@ -127,7 +127,7 @@ START_TEST(sparse_comes_where_two_bits_no_longer_fit)
     static const struct {
         double ratio;
         int wire;
-    } cases[] = {{6, INT4}, {12, TERNARY}, {24, WIRES}, {35, WIRES}};
+    } cases[] = {{6, INT4}, {12, INT2}, {24, WIRES}, {35, WIRES}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(10 * cases[i].ratio, 1e-5);
@@ -144,7 +144,7 @@ START_TEST(sparse_comes_where_two_bits_no_longer_fit)
 }
 END_TEST
 
-/* Where one step is not enough, a second one does less harm than a much longer round. */
+/* Where one step is not enough, a second one does less error than a much longer round. */
 START_TEST(a_longer_delay_comes_before_a_much_longer_interval)
 {
     world w = default_world(240, 1e-6);
@@ -165,8 +165,8 @@ START_TEST(hopeless_link_stays_at_the_cap_for_accuracy_and_passes_it_for_speed)
     world fast = w;
 
     world_run(&w, 200);
-    ck_assert_double_le(world_harm(&w), 1.3 * plain_harm(&w));
-    ck_assert_double_ge(world_harm(&w), 0.3 * plain_harm(&w));
+    ck_assert_double_le(world_error(&w), 1.3 * plain_error(&w));
+    ck_assert_double_ge(world_error(&w), 0.3 * plain_error(&w));
     ck_assert_double_ge(world_overhead(&w), w.args.target_overhead);
     fast.args.prefer_speed = true;
     world_run(&fast, 200);
@@ -182,15 +182,15 @@ START_TEST(reachable_target_over_the_cap_is_met_for_speed_only)
     w.args.delay_max = 0;
     fast = w;
     world_run(&w, 200);
-    ck_assert_double_le(world_harm(&w), 1.3 * plain_harm(&w));
+    ck_assert_double_le(world_error(&w), 1.3 * plain_error(&w));
     fast.args.prefer_speed = true;
     world_run(&fast, 200);
     ck_assert_double_le(world_overhead(&fast), w.args.target_overhead);
-    ck_assert_double_ge(world_harm(&fast), 2 * plain_harm(&w));
+    ck_assert_double_ge(world_error(&fast), 2 * plain_error(&w));
 }
 END_TEST
 
-/* A limit that the user names is one on harm itself. */
+/* A limit that the user names is one on error itself. */
 START_TEST(a_named_limit_is_absolute)
 {
     world w = default_world(20000, 1e-4);
@@ -198,8 +198,8 @@ START_TEST(a_named_limit_is_absolute)
     w.args.drift_limit = 0.003;
     w.args.drift_exponent = 0;
     world_run(&w, 200);
-    ck_assert_double_le(world_harm(&w), 1.3 * 0.003);
-    ck_assert_double_ge(world_harm(&w), 0.3 * 0.003);
+    ck_assert_double_le(world_error(&w), 1.3 * 0.003);
+    ck_assert_double_ge(world_error(&w), 0.3 * 0.003);
 }
 END_TEST
 
@@ -221,7 +221,7 @@ START_TEST(the_default_cap_has_no_scale)
 }
 END_TEST
 
-/* algorithms: with the cap moving as lr^q and V ~ lr^2 h, h ~ lr^(q - 2). */
+/* algorithms: with the budget moving as lr^q and V ~ lr^2 h, h ~ lr^(q - 2). */
 static uint32_t steady_interval(double exponent, double lr)
 {
     world w = backward_world(500000, 3e-4);
@@ -249,7 +249,7 @@ START_TEST(half_the_learning_rate_moves_the_interval_as_the_exponent_says)
 }
 END_TEST
 
-/* A cosine's end: lr falls faster than drift is measured, which must not tighten the cap. */
+/* A cosine's end: lr falls faster than drift is measured, which must not tighten the budget. */
 START_TEST(a_rate_that_goes_to_zero_loosens_the_interval)
 {
     world w = default_world(20000, 1e-4);
@@ -447,7 +447,7 @@ START_TEST(rounding_is_no_drift)
     for (uint32_t i = 0; i < 200; i++) {
         msdu__decision decision = decide("divergence", &args, &stats, &state);
 
-        ck_assert_msg(strstr(decision.reason, "over the cap") == NULL, "round %u: %s", i,
+        ck_assert_msg(strstr(decision.reason, "over the budget") == NULL, "round %u: %s", i,
                       decision.reason);
         ck_assert_uint_ge(decision.interval, stats.interval);
         stats.is_gradient = decision.interval == 1;
@@ -494,7 +494,7 @@ START_TEST(reason_names_harm_and_waiting)
     world w = default_world(20000, 1e-4);
 
     world_run(&w, 50);
-    ck_assert_ptr_nonnull(strstr(w.coming.reason, "harm "));
+    ck_assert_ptr_nonnull(strstr(w.coming.reason, "error "));
     ck_assert_ptr_nonnull(strstr(w.coming.reason, "3.0%"));
     ck_assert_ptr_nonnull(strstr(w.coming.reason, "prefer accuracy"));
 }

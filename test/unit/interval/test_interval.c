@@ -221,16 +221,16 @@ START_TEST(fixed_jumps_to_its_interval_after_warm_up)
     decision = decide("fixed", &args, &stats, &state);
     ck_assert_uint_eq(decision.interval, 1);
     ck_assert_int_eq(decision.wire, FLOAT32);
-    args.fixed_wire = TERNARY;
+    args.fixed_wire = INT2;
     args.interval_steps = 1000;
     decision = decide("fixed", &args, &stats, &state);
     ck_assert_uint_eq(decision.interval, 64);
-    ck_assert_int_eq(decision.wire, TERNARY);
+    ck_assert_int_eq(decision.wire, INT2);
     stats.step = 1;
     args.warmup_steps = 8;
     decision = decide("fixed", &args, &stats, &state);
     ck_assert_uint_eq(decision.interval, 1);
-    ck_assert_int_eq(decision.wire, TERNARY); /* what the user fixed, from the first round on */
+    ck_assert_int_eq(decision.wire, INT2); /* what the user fixed, from the first round on */
 }
 END_TEST
 

@@ -71,7 +71,7 @@ static msdu__whatif_answer predict(const msdu__whatif_question *q, const char *n
 
 static const char *const all_methods[] = {
     "compute", "blocking", "buckets", "slices", "priority",      "free-fifo",      "free",
-    "int8",    "int4",     "ternary", "local",  "local-delayed", "local-streamed",
+    "int8",    "int4",     "int2",    "local",  "local-delayed", "local-streamed",
 };
 #define METHODS (sizeof(all_methods) / sizeof(all_methods[0]))
 
@@ -204,7 +204,7 @@ START_TEST(the_controller_takes_the_least_that_hides)
     msdu__whatif_choice c = choose(&fast, NULL);
     ck_assert_uint_eq(c.way.interval, 1);
     ck_assert_int_eq(c.way.wire, MSDU__WIRE_FLOAT32);
-    ck_assert_ptr_nonnull(strstr(c.reason, "least harm in both bounds"));
+    ck_assert_ptr_nonnull(strstr(c.reason, "least error in both bounds"));
     msdu__profile_free(&profile);
 }
 END_TEST

@@ -256,8 +256,8 @@ END_TEST
 
 START_TEST(two_bits_without_feedback_do_not_converge)
 {
-    const double with = sum_error(MSDU__WIRE_TERNARY, true, 100);
-    ck_assert_double_gt(sum_error(MSDU__WIRE_TERNARY, false, 100), 5.0 * with);
+    const double with = sum_error(MSDU__WIRE_INT2, true, 100);
+    ck_assert_double_gt(sum_error(MSDU__WIRE_INT2, false, 100), 5.0 * with);
 }
 END_TEST
 
@@ -299,7 +299,7 @@ END_TEST
 
 START_TEST(energy_returned_is_that_of_the_residuals)
 {
-    group_start(MSDU__WIRE_TERNARY, 3, 1000, 1.0 / 3.0);
+    group_start(MSDU__WIRE_INT2, 3, 1000, 1.0 / 3.0);
     double energy = 0.0;
     double want = 0.0;
     for (int round = 0; round < 5; round++) {

@@ -63,7 +63,7 @@ static void there_and_back(const msdu__wire *wire, float *lost, uint64_t count, 
 START_TEST(names_find_their_index)
 {
     static const char *const names[] = {"float32", "bfloat16", "float16", "int8",
-                                        "int4",    "ternary",  "sparse"};
+                                        "int4",    "int2",     "sparse"};
     for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
         ck_assert_str_eq(msdu__wire_at(i)->name, names[i]);
         ck_assert_int_eq(msdu__wire_find(names[i]), i);
@@ -334,7 +334,7 @@ START_TEST(few_bits_converge_to_the_true_sum_only_with_feedback)
     const double early = sum_error(wire, true, 20);
     const double late = sum_error(wire, true, 200);
     ck_assert_double_lt(late, 0.2 * early); /* falls as 1 / rounds */
-    ck_assert_double_lt(late, _i == MSDU__WIRE_TERNARY ? 0.01 : 0.03);
+    ck_assert_double_lt(late, _i == MSDU__WIRE_INT2 ? 0.01 : 0.03);
     ck_assert_double_gt(sum_error(wire, false, 200), 5.0 * late);
 }
 END_TEST
@@ -374,8 +374,8 @@ int main(void)
                         MSDU__WIRE_COUNT);
     tcase_add_loop_test(cases, residual_ratio_is_what_is_measured, 1, MSDU__WIRE_COUNT);
     tcase_add_loop_test(cases, few_bits_converge_to_the_true_sum_only_with_feedback,
-                        MSDU__WIRE_TERNARY, MSDU__WIRE_COUNT);
-    tcase_add_loop_test(cases, few_bits_reach_small_values_beside_large_ones, MSDU__WIRE_TERNARY,
+                        MSDU__WIRE_INT2, MSDU__WIRE_COUNT);
+    tcase_add_loop_test(cases, few_bits_reach_small_values_beside_large_ones, MSDU__WIRE_INT2,
                         MSDU__WIRE_COUNT);
     return suite_run(suite);
 }

@@ -29,7 +29,7 @@ static void add(const void *trace, void *momentum, const part *one)
 }
 
 /* The recursion may be in a device's memory. */
-static msdu_status copy_part(msdu__caller *c, const part *one, const msdu_apart *out)
+static msdu_status copy_part(msdu__caller *c, const part *one, const msdu_local_drift *out)
 {
     const uint64_t bytes = one->count * one->width;
     const uint64_t at = one->at * one->width;
@@ -42,7 +42,7 @@ static msdu_status copy_part(msdu__caller *c, const part *one, const msdu_apart 
     msdu_status status =
         msdu__kernels_copy(c->engine, parameter, (const char *)one->from->drift + at, bytes);
     status = status == MSDU_OK ? msdu__kernels_copy(c->engine, momentum,
-                                                 (const char *)one->from->velocity + at, bytes)
+                                                    (const char *)one->from->velocity + at, bytes)
                                : status;
     status = status == MSDU_OK
                  ? msdu__kernels_copy(c->engine, trace, (const char *)one->from->trace + at, bytes)
@@ -54,7 +54,8 @@ static msdu_status copy_part(msdu__caller *c, const part *one, const msdu_apart 
     return status;
 }
 
-static msdu_status copy_slice(msdu__caller *c, uint32_t slice, uint32_t id, const msdu_apart *out)
+static msdu_status copy_slice(msdu__caller *c, uint32_t slice, uint32_t id,
+                              const msdu_local_drift *out)
 {
     const msdu__slice *cut = &c->model->slicing.slices[slice];
     const uint64_t width = msdu__dtype_working_bytes(cut->dtype);
@@ -72,12 +73,13 @@ static msdu_status copy_slice(msdu__caller *c, uint32_t slice, uint32_t id, cons
     return status;
 }
 
-static msdu_status check(msdu__caller *c, uint32_t id, const msdu_apart *out)
+static msdu_status check(msdu__caller *c, uint32_t id, const msdu_local_drift *out)
 {
     if (out->size != sizeof(*out) || out->parameter == NULL || out->momentum == NULL ||
         id >= c->model->tensor_count) {
-        return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or an incomplete msdu_apart",
-                          c->job->rank, id);
+        return msdu__fail(MSDU_ERR_INVALID,
+                          "rank %d: no tensor %u, or an incomplete msdu_local_drift", c->job->rank,
+                          id);
     }
     const msdu__tensor *t = &c->model->tensors[id];
     if (!c->is_started || c->is_finished || msdu__handover_is_busy(c->hand, id, MSDU_GRADIENT)) {
@@ -94,31 +96,31 @@ static msdu_status check(msdu__caller *c, uint32_t id, const msdu_apart *out)
     return msdu__handover_status(c->hand);
 }
 
-msdu_status msdu_apart_get(msdu_ctx *ctx, uint32_t id, msdu_apart *apart_out)
+msdu_status msdu_local_drift_get(msdu_ctx *ctx, uint32_t id, msdu_local_drift *drift_out)
 {
     msdu_status status = msdu__guard(ctx);
     if (status != MSDU_OK) {
         return status;
     }
-    if (apart_out == NULL) {
-        return msdu__fail(MSDU_ERR_INVALID, "apart_out is NULL");
+    if (drift_out == NULL) {
+        return msdu__fail(MSDU_ERR_INVALID, "drift_out is NULL");
     }
     msdu__caller *c = &ctx->caller;
-    status = check(c, id, apart_out);
+    status = check(c, id, drift_out);
     if (status != MSDU_OK) {
         return status;
     }
     const msdu__tensor *t = &c->model->tensors[id];
     for (uint32_t i = 0; i < t->slice_count && status == MSDU_OK; i++) {
-        status = copy_slice(c, c->model->tensor_slices[t->first_slice + i], id, apart_out);
+        status = copy_slice(c, c->model->tensor_slices[t->first_slice + i], id, drift_out);
     }
     if (status != MSDU_OK) {
         return status;
     }
-    apart_out->lr = msdu__number_get(&c->hand->reports.lr);
-    apart_out->mu = c->job->settings.momentum;
-    apart_out->dampening = c->job->settings.dampening;
-    apart_out->weight_decay = c->job->settings.weight_decay;
-    apart_out->is_nesterov = c->job->settings.nesterov != 0 ? 1 : 0;
+    drift_out->lr = msdu__number_get(&c->hand->reports.lr);
+    drift_out->mu = c->job->settings.momentum;
+    drift_out->dampening = c->job->settings.dampening;
+    drift_out->weight_decay = c->job->settings.weight_decay;
+    drift_out->is_nesterov = c->job->settings.nesterov != 0 ? 1 : 0;
     return MSDU_OK;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Format "ternary": 2 bits an element, a sign and a choice of two magnitudes per block, error
+ * Format "int2": 2 bits an element, a sign and a choice of two magnitudes per block, error
  * feedback; pure.
  *
- * Plain ternary (-1, 0, 1 times the block's largest) leaves one of four codes unused and sizes its
+ * Plain int2 (-1, 0, 1 times the block's largest) leaves one of four codes unused and sizes its
  * step by one element. Here the two magnitudes are those that fit the block with least squared
  * error (two means of the magnitudes, found by Lloyd's iteration); a block that is mostly zeros
- * gets an inner magnitude near zero, which is ternary again. Residual energy in the steady state
+ * gets an inner magnitude near zero, which is int2 again. Residual energy in the steady state
  * of error feedback, relative to one contribution, blocks of 256:
  *
  *                                          Gaussian  Laplace  Student t3  10 % non-zero
@@ -94,8 +94,8 @@ static void dequantize(const msdu__vec *vec, uint16_t header, const void *codes,
 
 static const msdu__codec codec = {.bits = 2, .fit = fit, .encode = quantize, .decode = dequantize};
 
-const msdu__wire msdu__wire_ternary = {
-    .name = "ternary",
+const msdu__wire msdu__wire_int2 = {
+    .name = "int2",
     .help = "2 bits: sign and two magnitudes fitted to each block, error feedback",
     .bits = 2.0625,
     .has_feedback = true,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What rank 0 tells its user, on standard error: the same over MPI and NCCL. */
-#ifndef MSDU_TELL_H
-#define MSDU_TELL_H
+#ifndef MSDU_REPORT_H
+#define MSDU_REPORT_H
 
 #include <stdint.h>
 

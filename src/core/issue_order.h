@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* May the next slice start its first phase, or its all-gather; may the round's control message
  * leave? f: of that slice. */
-#ifndef MSDU_ORDER_H
-#define MSDU_ORDER_H
+#ifndef MSDU_ISSUE_ORDER_H
+#define MSDU_ISSUE_ORDER_H
 
 #include "engine.h"
 

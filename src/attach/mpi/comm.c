@@ -10,7 +10,7 @@
 
 #include <msdu/msdu.h>
 
-#include "attach/tell.h"
+#include "attach/report.h"
 
 #define WHICH_BYTES 128
 

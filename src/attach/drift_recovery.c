@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Joining ranks that took local steps, by additions to plainly reduced gradients. */
-#include "rejoin.h"
+#include "drift_recovery.h"
 
 #include <math.h>
 #include <stdlib.h>

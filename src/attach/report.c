@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tell.h"
+#include "report.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the real functions behind ours, and the modules that know their types. */
-#include "ladder.h"
+#include "symbol_lookup.h"
 
 #include <dlfcn.h>
 #include <limits.h>

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "attach/tell.h"
+#include "attach/report.h"
 
 #ifndef MSDU__NCCL_NAME
 #define MSDU__NCCL_NAME "nccl" /* the tests build it once more, over a stand-in */

@@ -10,7 +10,7 @@
  * control message leaves last. Without the capability everything may leave at once: lanes are in
  * order each for itself.
  */
-#include "order.h"
+#include "issue_order.h"
 
 static bool has_single_order(const msdu__engine *e)
 {

@@ -3,10 +3,10 @@
  * Real functions of NCCL by the place that calls: there may be two NCCLs in a process, each known
  * to a part of it alone, and what our own backend calls must reach the real one untouched.
  */
-#ifndef MSDU_SITES_H
-#define MSDU_SITES_H
+#ifndef MSDU_CALL_SITE_H
+#define MSDU_CALL_SITE_H
 
-#include "ladder.h"
+#include "symbol_lookup.h"
 
 typedef struct msdu__site {
     msdu__function real; /* NULL: there is none, perhaps not yet */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Real functions of NCCL by the place that calls, kept in a table that only grows. */
-#include "sites.h"
+#include "call_site.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

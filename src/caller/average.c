@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Between steps, and at the end: one exact, blocking average of all parameters, with what the error
- * feedback still held back, so that every rank has the same bits. The owner waits while the
+ * feedback still held back, so that every rank has the same bits. The API thread waits while the
  * communication thread, which has nothing else to do, does it.
  */
 #include "caller.h"
@@ -25,15 +25,15 @@ typedef struct final_facts {
     uint64_t reached; /* steps for which it had input */
 } final_facts;
 
-/* What all ranks know of each other before they meet. */
-typedef struct meeting {
+/* What all ranks know of each other before they average. */
+typedef struct synchronization {
     bool differs_in_model;
     bool differs_in_buffers;
     double weight;  /* of this rank */
     double weights; /* of all; never 0 */
     int32_t first;  /* first of the ranks that had input longest, which alone have weight */
     bool is_uneven; /* there are others */
-} meeting;
+} synchronization;
 
 static bool is_finite(msdu__caller *c, const msdu__tensor *t)
 {
@@ -70,7 +70,7 @@ static bool holds_back(const msdu__caller *c)
     return does && is_in_parameters(c);
 }
 
-static void find_first(const msdu__caller *c, const final_facts *facts, meeting *out)
+static void find_first(const msdu__caller *c, const final_facts *facts, synchronization *out)
 {
     out->first = 0;
     out->is_uneven = false;
@@ -80,7 +80,7 @@ static void find_first(const msdu__caller *c, const final_facts *facts, meeting 
     }
 }
 
-static void count_weights(const msdu__caller *c, const final_facts *facts, meeting *out)
+static void count_weights(const msdu__caller *c, const final_facts *facts, synchronization *out)
 {
     uint64_t reached = facts[out->first].reached;
     int32_t count = 0;
@@ -97,23 +97,24 @@ static void count_weights(const msdu__caller *c, const final_facts *facts, meeti
 }
 
 /* Ranks stand after the same step, or are inside msdu_join() and may have come there one by one. */
-static msdu_status check_steps(const msdu__caller *c, const final_facts *facts, const meeting *m)
+static msdu_status check_steps(const msdu__caller *c, const final_facts *facts,
+                               const synchronization *m)
 {
     int32_t other = 0;
-    if (!m->is_uneven || c->is_absent) {
+    if (!m->is_uneven || c->is_idle) {
         return MSDU_OK;
     }
     while (facts[other].reached == facts[0].reached) {
         other++;
     }
-    return msdu__fail(MSDU_ERR_MISMATCH,
-                      "ranks 0 and %d meet after different steps: %llu and %llu (see msdu_join)",
-                      other, (unsigned long long)facts[0].reached,
-                      (unsigned long long)facts[other].reached);
+    return msdu__fail(
+        MSDU_ERR_MISMATCH,
+        "ranks 0 and %d synchronize after different steps: %llu and %llu (see msdu_join)", other,
+        (unsigned long long)facts[0].reached, (unsigned long long)facts[other].reached);
 }
 
 /* Do all ranks hold the same bits already? Names a rank with a bad value. */
-static msdu_status compare_ranks(msdu__caller *c, meeting *out)
+static msdu_status compare_ranks(msdu__caller *c, synchronization *out)
 {
     final_facts *facts = calloc((size_t)c->job->ranks, sizeof(*facts));
     uint64_t *shares = calloc((size_t)c->job->ranks, sizeof(*shares));
@@ -131,14 +132,14 @@ static msdu_status compare_ranks(msdu__caller *c, meeting *out)
                                         .bad = find_bad(c),
                                         .weight = c->weight,
                                         .held = holds_back(c) ? 1 : 0,
-                                        .reached = c->is_absent ? c->reached : c->step};
+                                        .reached = c->is_idle ? c->reached : c->step};
     msdu_op op = {.kind = MSDU_OP_ALLGATHER,
                   .send = &facts[c->job->rank],
                   .recv = facts,
                   .shares = shares,
-                  .flags = MSDU_OP_MEETING};
+                  .flags = MSDU_OP_FINAL};
     status = msdu__blocking_run(c->engine, &op, 0);
-    *out = (meeting){.differs_in_model = false};
+    *out = (synchronization){.differs_in_model = false};
     for (int32_t i = 0; status == MSDU_OK && i < c->job->ranks; i++) {
         out->differs_in_model |= facts[i].model != facts[0].model || facts[i].held != 0;
         out->differs_in_buffers |= facts[i].buffers != facts[0].buffers;
@@ -180,7 +181,7 @@ static msdu_status reserve(msdu__caller *c)
     return MSDU_OK;
 }
 
-static msdu_status reduce_slice(msdu__caller *c, const meeting *m, uint32_t slice)
+static msdu_status reduce_slice(msdu__caller *c, const synchronization *m, uint32_t slice)
 {
     const msdu__slice *cut = &c->model->slicing.slices[slice];
     bool is_double = cut->dtype == MSDU_FLOAT64;
@@ -202,7 +203,7 @@ static msdu_status reduce_slice(msdu__caller *c, const meeting *m, uint32_t slic
 
 /* What error feedback holds back; of drift, the other way round. It was weighted as its round was.
  */
-static void send_along(msdu__caller *c, const meeting *m, uint32_t slice)
+static void send_along(msdu__caller *c, const synchronization *m, uint32_t slice)
 {
     double factor = m->weights * c->engine->runs[slice].scale / c->job->ranks;
     if (is_in_parameters(c)) {
@@ -212,7 +213,8 @@ static void send_along(msdu__caller *c, const meeting *m, uint32_t slice)
 }
 
 /* Slices first .. bound - 1. */
-static msdu_status average(msdu__caller *c, const meeting *m, uint32_t first, uint32_t bound)
+static msdu_status average(msdu__caller *c, const synchronization *m, uint32_t first,
+                           uint32_t bound)
 {
     msdu__fragment f = {.round = {.is_exact = true},
                         .opened = 1,
@@ -233,7 +235,7 @@ static msdu_status average(msdu__caller *c, const meeting *m, uint32_t first, ui
     return status == MSDU_OK ? msdu__kernels_settle(c->engine) : status;
 }
 
-bool msdu__final_has_parameters(const msdu__model *model)
+bool msdu__average_has_parameters(const msdu__model *model)
 {
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         if (model->tensors[i].role == MSDU_ROLE_MODEL && model->tensors[i].parameter == NULL) {
@@ -245,15 +247,16 @@ bool msdu__final_has_parameters(const msdu__model *model)
 
 static msdu_status average_all(msdu__caller *c)
 {
-    meeting m = {.weights = 1};
-    bool has_model = msdu__final_has_parameters(c->model);
+    synchronization m = {.weights = 1};
+    bool has_model = msdu__average_has_parameters(c->model);
     if (c->job->ranks == 1) {
         return MSDU_OK;
     }
     if (!has_model && c->job->is_accumulated) {
-        msdu__log_line(&c->job->log, MSDU_LOG_WARN,
-                       "no parameter pointers: ranks differ by the drift since their last meeting "
-                       "(setting total_steps makes the last step one)");
+        msdu__log_line(
+            &c->job->log, MSDU_LOG_WARN,
+            "no parameter pointers: ranks differ by the drift since their last synchronization "
+            "(setting total_steps makes the last step one)");
     }
     if (!has_model && c->model->buffer_bound == c->model->slice_bound) {
         return MSDU_OK;
@@ -307,7 +310,7 @@ static msdu_status copy_from(msdu__caller *c, int32_t first)
 
 static msdu_status catch_up(msdu__caller *c)
 {
-    meeting m = {.weights = 1};
+    synchronization m = {.weights = 1};
     msdu_status status = compare_ranks(c, &m);
     if (status != MSDU_OK || !m.is_uneven) {
         return status;
@@ -362,12 +365,12 @@ static msdu_status run_drained(msdu__caller *c, const msdu__event *work)
     return status;
 }
 
-msdu_status msdu__final_meet(msdu__caller *c)
+msdu_status msdu__average_exact(msdu__caller *c)
 {
     return run_drained(c, &(msdu__event){.run = carry_average, .subject = c});
 }
 
-msdu_status msdu__final_catch_up(msdu__caller *c)
+msdu_status msdu__average_catch_up(msdu__caller *c)
 {
     return run_drained(c, &(msdu__event){.run = carry_catch_up, .subject = c});
 }

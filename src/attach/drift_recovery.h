@@ -11,8 +11,8 @@
  *     u = (x / lr - (b - a mu / f) mu w) / (a + f b - a mu).
  * Each tensor is for itself: the others may come in any order, or not at all.
  */
-#ifndef MSDU_REJOIN_H
-#define MSDU_REJOIN_H
+#ifndef MSDU_DRIFT_RECOVERY_H
+#define MSDU_DRIFT_RECOVERY_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the real functions behind ours, however their library came into the process. */
-#ifndef MSDU_LADDER_H
-#define MSDU_LADDER_H
+#ifndef MSDU_SYMBOL_LOOKUP_H
+#define MSDU_SYMBOL_LOOKUP_H
 
 #include "attach/attach.h"
 #include "base/cell.h"

@@ -22,7 +22,6 @@ LOCAL = {
     "MSDU_TOTAL_STEPS": "100",
     "MSDU_INTERVAL": "fixed",
     "MSDU_INTERVAL_STEPS": "4",
-    "MSDU_WIRE": "float32",
 }
 ALWAYS = {"MSDU_ATTACH": "always", "MSDU_ATTACH_GUARD": "10"}
 
@@ -52,7 +51,8 @@ class Layered(Case):
     def assert_local(self, *words: str, count: int, **settings: str) -> None:
         """Local steps, from the model's own number of tensors, that end where the plain run ends."""
         reference = self.plain(*words)
-        done = self.attached(*words, **LOCAL, **settings)
+        given = {name: value for name, value in {**LOCAL, **settings}.items() if value}
+        done = self.attached(*words, **given)
         apart, away, fingerprint = end(done)
         self.assertLess(apart, 1e-11, done.stderr)
         self.assertAlmostEqual(away, reference[1], delta=1e-9)
@@ -74,6 +74,10 @@ class Depth(Layered):
         for layers in (2, 12, 48):
             for order in ((), ("reverse",)):
                 self.assert_local(f"layers={layers}", *order, count=4 * layers + 2)
+
+    def test_so_does_the_default_policy(self) -> None:
+        chosen = {"MSDU_INTERVAL": "", "MSDU_INTERVAL_STEPS": "", "MSDU_ATTACH": "always"}
+        self.assert_local("layers=12", count=50, **chosen)
 
     def test_gradients_in_four_bits_end_near_it_and_equal(self) -> None:
         for layers in (1, 12, 48):

@@ -60,6 +60,8 @@ class Layered(Case):
         self.assertIn(f"{count} reductions a step", done.stderr)
         self.assertEqual(done.stderr.count("recognized"), 1, done.stderr)
         self.assertRegex(done.stderr, r"the whole job: 100 steps, [4-8]\d of them taken")
+        self.assertRegex(done.stderr, rf"a step has {count} gradients of \S+ .B, \S+ % of all bytes")
+        self.assertNotIn("perhaps not the whole model", done.stderr)
 
     def assert_left_alone(self, done: subprocess.CompletedProcess[str], *words: str) -> None:
         """The plain run's end, to the last digit."""
@@ -128,6 +130,15 @@ class Doubt(Layered):
             self.assert_left_alone(done, "layers=12", "staged")
             self.assertIn("MSDU_ATTACH_TENSORS says how many", done.stderr)
         self.assert_local("layers=12", "staged", count=50, MSDU_ATTACH_TENSORS="50")
+
+    def test_a_number_that_is_not_met_is_told_soon_and_not_asked_for_again(self) -> None:
+        words = ("layers=12", "staged", "steps=6")
+        done = self.attached(*words, MSDU_ATTACH_TENSORS="51", **ALWAYS)
+        self.assert_left_alone(done, *words)
+        self.assertEqual(done.stderr.count("MSDU_ATTACH_TENSORS is 51, but no sequence"), 1)
+        self.assertNotIn("says how many gradients", done.stderr)
+        self.assertRegex(done.stderr, r"300 while learning, or in no pattern: \S+ MB\n")
+        self.assertIn("the whole job: 0 steps understood, 0 of them taken", done.stderr)
 
     def test_a_layer_that_is_frozen_among_equal_ones(self) -> None:
         done = self.attached("layers=12", "frozen=5", "single", **ALWAYS)

@@ -35,6 +35,12 @@ function(msdu_register_test test)
         ENVIRONMENT "${msdu_test_environment}")
 endfunction()
 
+# msdu_register_script(test command...): the same, and it must leave nothing in the temporary folder.
+function(msdu_register_script test)
+    msdu_register_test(${test}
+        ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/test/kit/left_behind.py ${ARGN})
+endfunction()
+
 # msdu_add_test(name [extra sources]): test_<name>.c as program and test.
 function(msdu_add_test name)
     msdu_test_program(${name} test_${name}.c ${ARGN})

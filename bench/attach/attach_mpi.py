@@ -34,6 +34,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "MSDU_MOMENTUM": "0.9",
         "MSDU_INTERVAL": "fixed",
         "MSDU_INTERVAL_STEPS": "4",
+        "MSDU_WIRE": "int4",
         **ALWAYS,
     },
     "adam": {"MSDU_WIRE_BLOCK": "1024", **ALWAYS},

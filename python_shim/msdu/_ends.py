@@ -85,5 +85,8 @@ class Ends:
         if not self.forwards:
             return "its DistributedDataParallel saw no training forward"
         if self.unsynced == self.forwards:
-            return "every pass of its DistributedDataParallel was inside no_sync()"
+            return (
+                "no forward of its DistributedDataParallel was one whose gradients torch reduces "
+                "(no_sync(), or require_backward_grad_sync was False)"
+            )
         return "no torch.optim optimizer owned the parameters of its DistributedDataParallel"

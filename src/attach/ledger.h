@@ -17,7 +17,7 @@ typedef struct msdu__ledger {
     uint64_t taken_bytes;
     uint64_t passed[MSDU__REASONS_MAX]; /* as the family numbers them */
     uint64_t passed_bytes[MSDU__REASONS_MAX];
-    uint64_t steps;    /* of the trainer, as far as they were recognized; at the end */
+    uint64_t steps;    /* of the trainer, while a pattern was known; at the end */
     uint32_t patterns; /* that ranks agreed upon */
     uint32_t breaks;   /* of one that an engine followed */
     msdu_summary sum;  /* steps, rounds and bytes of all engines, the rest of the latest */

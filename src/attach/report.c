@@ -7,6 +7,8 @@
 #include "base/cell.h"
 #include "settings.h"
 
+#define WHOLE 0.9 /* of all bytes: less may be a part of a model */
+
 void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm)
 {
     static msdu__flag was_told;
@@ -17,29 +19,46 @@ void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm)
     }
 }
 
+/* Three steps and more have come, by what the user says a step has, and were not found. */
+static bool is_unmet(const msdu__recognizer *r)
+{
+    return r->state == MSDU__LEARNING && r->tensors_wanted > 0 &&
+           r->total >= (uint64_t)3 * r->tensors_wanted;
+}
+
 void msdu__tell_vote(const msdu__recognizer *r, bool *is_told)
 {
-    if (r->unmet_count > 0 && !*is_told) {
-        *is_told = true;
+    if (*is_told) {
+        return;
+    }
+    *is_told = r->unmet_count > 0 || is_unmet(r);
+    if (r->unmet_count > 0) {
         (void)fprintf(stderr,
                       "msdu: MSDU_ATTACH_TENSORS is %u, but the trainer's steps have %u gradients "
                       "that can be taken%s: all is passed through\n",
                       r->tensors_wanted, r->unmet_count,
                       r->unmet_sums > r->unmet_count ? ", and small or denied ones" : "");
+    } else if (*is_told) {
+        (void)fprintf(stderr,
+                      "msdu: MSDU_ATTACH_TENSORS is %u, but no sequence of so many gradients came "
+                      "three times yet: all is passed through\n",
+                      r->tensors_wanted);
     }
 }
 
-void msdu__tell_nothing(const msdu__recognizer *r)
+void msdu__tell_nothing(const msdu__recognizer *r, bool is_told)
 {
-    if (r->unmet_count > 0) {
-        return; /* told already */
+    if (is_told) {
+        return;
     }
+    const bool is_asked = r->tensors_wanted > 0;
     (void)fprintf(stderr,
-                  r->votes > 0
+                  r->votes > 0 && !is_asked
                       ? "msdu: reductions repeat, but what a step is cannot be seen: their memory "
-                        "does not come back once a step; MSDU_ATTACH_TENSORS says how many "
-                        "gradients a step has\n"
-                      : "msdu: no sequence of reductions came three times\n");
+                        "does not come back once a step, or its layers are all alike; "
+                        "MSDU_ATTACH_TENSORS says how many gradients a step has\n"
+                      : "msdu: no sequence of reductions came three times%s\n",
+                  is_asked ? " with MSDU_ATTACH_TENSORS gradients" : "");
 }
 
 void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told)
@@ -106,6 +125,12 @@ static void tell_sum(const msdu_summary *s)
                   s->bytes_plain, times < 1 ? 1 / times : times, times < 1 ? "more" : "fewer");
 }
 
+static void tell_bytes(double bytes)
+{
+    const bool is_large = bytes >= 1e6;
+    (void)fprintf(stderr, "%.3g %s", bytes * (is_large ? 1e-6 : 1e-3), is_large ? "MB" : "kB");
+}
+
 static void tell_passed(const msdu__ledger *ledger, const char *const *reasons)
 {
     (void)fprintf(stderr, "msdu: passed through:");
@@ -113,26 +138,51 @@ static void tell_passed(const msdu__ledger *ledger, const char *const *reasons)
     for (int i = 0; i < MSDU__REASONS_MAX; i++) {
         if (ledger->passed[i] > 0) {
             (void)fprintf(stderr, "%s%" PRIu64 " %s", comma, ledger->passed[i], reasons[i]);
-            comma = ", ";
+            comma = "; ";
+        }
+        if (ledger->passed_bytes[i] > 0) {
+            (void)fprintf(stderr, ": ");
+            tell_bytes((double)ledger->passed_bytes[i]);
         }
     }
     (void)fprintf(stderr, "%s\n", comma[0] == ' ' ? " nothing" : "");
 }
 
+/* Is what was found a whole model? The user knows its size; `all`: bytes of all sums. */
+static void tell_step(const msdu__recognizer *r, uint64_t steps, double all)
+{
+    double bytes = 0;
+    for (uint32_t i = 0; i < r->tensor_count; i++) {
+        bytes += (double)msdu__call_bytes(&r->tensors[i]);
+    }
+    if (steps > 0 && bytes > 0) {
+        (void)fprintf(stderr, "; a step has %u gradients of ", r->tensor_count);
+        tell_bytes(bytes);
+        (void)fprintf(stderr, ", %.3g %% of all bytes%s", 100 * bytes * (double)steps / all,
+                      bytes * (double)steps < WHOLE * all ? ", so perhaps not the whole model"
+                                                          : "");
+    }
+}
+
 /* Of the whole job: what was passed through counts, too. */
-static void tell_job(const msdu__ledger *ledger, const msdu__gain *gain, int ranks)
+static void tell_job(const msdu__ledger *ledger, const msdu__gain *gain, const msdu__recognizer *r,
+                     int ranks)
 {
     const uint64_t passed = msdu__ledger_passed_bytes(ledger);
     const uint64_t all = passed + ledger->taken_bytes;
     const double share = 2.0 * (ranks - 1) / ranks; /* of an allreduce's bytes, that a rank sends */
     const double sent = share * (double)passed + (double)ledger->sum.bytes_sent;
     (void)fprintf(stderr,
-                  "msdu: the whole job: %" PRIu64 " steps, %" PRIu64
+                  "msdu: the whole job: %" PRIu64 " steps%s, %" PRIu64
                   " of them taken; %.1f %% of the bytes of its sums of floats; %.3g MB sent "
                   "instead of %.3g",
-                  ledger->steps, ledger->sum.steps,
-                  100.0 * (double)ledger->taken_bytes / (double)all, sent * 1e-6,
+                  ledger->steps,
+                  r->pattern_count > 0 ? ""
+                  : ledger->steps > 0  ? " understood, and later ones not"
+                                       : " understood",
+                  ledger->sum.steps, 100.0 * (double)ledger->taken_bytes / (double)all, sent * 1e-6,
                   share * (double)all * 1e-6);
+    tell_step(r, ledger->steps, (double)all);
     if (ledger->breaks > 0) {
         (void)fprintf(stderr, "; the pattern changed %u times", ledger->breaks);
     }
@@ -145,14 +195,14 @@ static void tell_job(const msdu__ledger *ledger, const msdu__gain *gain, int ran
     (void)fprintf(stderr, "\n");
 }
 
-void msdu__tell_ledger(const msdu__ledger *ledger, const msdu__gain *gain, int ranks,
-                       const char *const *reasons)
+void msdu__tell_ledger(const msdu__ledger *ledger, const msdu__gain *gain,
+                       const msdu__recognizer *r, int ranks, const char *const *reasons)
 {
     if (ledger->has_sum && ledger->sum.bytes_sent > 0) {
         tell_sum(&ledger->sum);
     }
     tell_passed(ledger, reasons);
     if (msdu__ledger_passed_bytes(ledger) + ledger->taken_bytes > 0) {
-        tell_job(ledger, gain, ranks);
+        tell_job(ledger, gain, r, ranks);
     }
 }

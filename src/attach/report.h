@@ -14,8 +14,7 @@
 
 /* A list that cannot be read (then nothing is attached), once in a process. */
 void msdu__tell_bad_list(int rank, const msdu__attach_comm *comm);
-/* Ranks voted: what the user said of a step's gradients cannot be met, or no step was found in many
- * votes. is_told: the former was said. */
+/* Ranks voted: what the user said of a step's gradients is not met by the third step; once. */
 void msdu__tell_vote(const msdu__recognizer *r, bool *is_told);
 /* A pattern that held for many steps is not enough for local steps; once. */
 void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told);
@@ -25,10 +24,11 @@ void msdu__tell_contradiction(const msdu__recognizer *r, bool had_engine);
 void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu__recognizer *r);
 /* The pattern changed: `seen` came where another was due. is_last: nothing is taken any more. */
 void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen, bool is_last);
-/* Why no step was found, at the end. */
-void msdu__tell_nothing(const msdu__recognizer *r);
-/* What became of all reductions; reasons: as ledger->passed has them, up to MSDU__REASONS_MAX. */
-void msdu__tell_ledger(const msdu__ledger *ledger, const msdu__gain *gain, int ranks,
-                       const char *const *reasons);
+/* Why no step was found, at the end; is_told: by msdu__tell_vote(). */
+void msdu__tell_nothing(const msdu__recognizer *r, bool is_told);
+/* What became of all reductions; r: as it is at the end; reasons: as ledger->passed has them, up to
+ * MSDU__REASONS_MAX. */
+void msdu__tell_ledger(const msdu__ledger *ledger, const msdu__gain *gain,
+                       const msdu__recognizer *r, int ranks, const char *const *reasons);
 
 #endif

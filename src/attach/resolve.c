@@ -137,7 +137,10 @@ bool msdu__attach_is_local(void)
 bool msdu__attach_is_exact(void)
 {
     bool is_every_step = is_set_to("interval", "fixed") && is_set_to("interval_steps", "1");
-    return is_set_to("wire", "float32") && (!msdu__attach_is_local() || is_every_step);
+    if (!msdu__attach_is_local()) {
+        return is_set_to("wire", "float32");
+    }
+    return is_every_step && (!msdu__attach_is_given("wire") || is_set_to("wire", "float32"));
 }
 
 bool msdu__attach_is_asked(void)
@@ -164,7 +167,8 @@ msdu_config msdu__attach_config(bool is_local)
     config.overlap = "backward";
     config.commit = "tensor";
     config.reduce = is_local ? "mean" : "sum";
-    config.wire = "int4";
+    /* ranks drift by as much in every round, so narrow local steps end beside the optimum */
+    config.wire = is_local ? "float32" : "int4";
     config.check_finite = "propagate"; /* as the trainer would see it without the library */
     /* without weight decay a constant learning rate cancels, so any will do; with it, it is asked
      * for. Rates that change are told by msdu_attach_lr() */

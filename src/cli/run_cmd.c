@@ -101,7 +101,7 @@ static void warn_unknown(void)
     bool is_slip = false;
     for (size_t at = 0;
          msdu__attach_place() <= 0 && msdu__attach_unknown(&at, text, sizeof(text), &is_slip);) {
-        (void)fprintf(stderr, "msdu run: %s It is ignored\n", text);
+        (void)fprintf(stderr, "msdu run: ignored: %s\n", text);
     }
 }
 

@@ -391,6 +391,7 @@ class After(Changed):
         self.assertEqual(done.stderr.count("the pattern of reductions changed after"), 3)
         self.assertEqual(done.stderr.count("for the second time, so all is passed through"), 1)
         self.assertIn("the pattern changed 2 times", done.stderr)
+        self.assertRegex(done.stderr, r"job: \d+ steps understood, and later ones not, \d+ of them")
         self.assertEqual(apart(done), 0)
         self.assert_near(losses(done), losses(self.good(plain(*words))), 0.02)
 

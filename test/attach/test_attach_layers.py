@@ -22,7 +22,6 @@ LOCAL = {
     "MSDU_TOTAL_STEPS": "100",
     "MSDU_INTERVAL": "fixed",
     "MSDU_INTERVAL_STEPS": "4",
-    "MSDU_WIRE": "float32",
 }
 ALWAYS = {"MSDU_ATTACH": "always", "MSDU_ATTACH_GUARD": "10"}
 
@@ -52,7 +51,8 @@ class Layered(Case):
     def assert_local(self, *words: str, count: int, **settings: str) -> None:
         """Local steps, from the model's own number of tensors, that end where the plain run ends."""
         reference = self.plain(*words)
-        done = self.attached(*words, **LOCAL, **settings)
+        given = {name: value for name, value in {**LOCAL, **settings}.items() if value}
+        done = self.attached(*words, **given)
         apart, away, fingerprint = end(done)
         self.assertLess(apart, 1e-11, done.stderr)
         self.assertAlmostEqual(away, reference[1], delta=1e-9)
@@ -60,6 +60,8 @@ class Layered(Case):
         self.assertIn(f"{count} reductions a step", done.stderr)
         self.assertEqual(done.stderr.count("recognized"), 1, done.stderr)
         self.assertRegex(done.stderr, r"the whole job: 100 steps, [4-8]\d of them taken")
+        self.assertRegex(done.stderr, rf"a step has {count} gradients of \S+ .B, \S+ % of all bytes")
+        self.assertNotIn("perhaps not the whole model", done.stderr)
 
     def assert_left_alone(self, done: subprocess.CompletedProcess[str], *words: str) -> None:
         """The plain run's end, to the last digit."""
@@ -74,6 +76,10 @@ class Depth(Layered):
         for layers in (2, 12, 48):
             for order in ((), ("reverse",)):
                 self.assert_local(f"layers={layers}", *order, count=4 * layers + 2)
+
+    def test_so_does_the_default_policy(self) -> None:
+        chosen = {"MSDU_INTERVAL": "", "MSDU_INTERVAL_STEPS": "", "MSDU_ATTACH": "always"}
+        self.assert_local("layers=12", count=50, **chosen)
 
     def test_gradients_in_four_bits_end_near_it_and_equal(self) -> None:
         for layers in (1, 12, 48):
@@ -124,6 +130,15 @@ class Doubt(Layered):
             self.assert_left_alone(done, "layers=12", "staged")
             self.assertIn("MSDU_ATTACH_TENSORS says how many", done.stderr)
         self.assert_local("layers=12", "staged", count=50, MSDU_ATTACH_TENSORS="50")
+
+    def test_a_number_that_is_not_met_is_told_soon_and_not_asked_for_again(self) -> None:
+        words = ("layers=12", "staged", "steps=6")
+        done = self.attached(*words, MSDU_ATTACH_TENSORS="51", **ALWAYS)
+        self.assert_left_alone(done, *words)
+        self.assertEqual(done.stderr.count("MSDU_ATTACH_TENSORS is 51, but no sequence"), 1)
+        self.assertNotIn("says how many gradients", done.stderr)
+        self.assertRegex(done.stderr, r"300 while learning, or in no pattern: \S+ MB\n")
+        self.assertIn("the whole job: 0 steps understood, 0 of them taken", done.stderr)
 
     def test_a_layer_that_is_frozen_among_equal_ones(self) -> None:
         done = self.attached("layers=12", "frozen=5", "single", **ALWAYS)

@@ -179,8 +179,10 @@ endfunction()
 
 let("" MSDU_WIRE=int8 MSDU_ATTACH=always MSDU_ATTACH_LIBRARY=libmpi.so MSDU_COMMIT=tensor)
 let("" MSDU_ATTACH=off MSDU_BACKEND=gloo)
-set(told "msdu run: MSDU_DIR: there is no such setting, did you mean MSDU_LR? It is ignored\n")
+set(told "msdu run: ignored: MSDU_DIR: there is no such setting, did you mean MSDU_LR?\n")
 let("${told}" MSDU_DIR=/x RANK=0)
+set(told "msdu run: ignored: MSDU_XYZZY_QQQQ: there is no such setting\n")
+let("${told}" MSDU_XYZZY_QQQQ=1 RANK=0)
 let("" MSDU_DIR=/x RANK=1)
 
 # Output that cannot be written is a failure, not a success.

@@ -25,7 +25,7 @@ def wrapped(net, what):
 
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         return fully_shard(net, mesh=mesh)
-    return DDP(net) if what in ("no_sync", "by_hand") else net
+    return DDP(net) if what in ("no_sync", "flag", "by_hand") else net
 
 
 def main(what):
@@ -36,6 +36,8 @@ def main(what):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if what == "by_hand":
         del optimizer
+    if what == "flag":
+        model.require_backward_grad_sync = False
     losses = []
     for _ in range(3):
         model.zero_grad()

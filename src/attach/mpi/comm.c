@@ -427,9 +427,9 @@ static void tell(msdu__stream *stream)
         stream->ledger.steps +=
             (stream->candidates - stream->ended_calls) / stream->recognizer.pattern_count;
     }
-    msdu__tell_ledger(&stream->ledger, &stream->gain, stream->ranks, reasons);
+    msdu__tell_ledger(&stream->ledger, &stream->gain, &stream->recognizer, stream->ranks, reasons);
     if (stream->ledger.patterns == 0) {
-        msdu__tell_nothing(&stream->recognizer);
+        msdu__tell_nothing(&stream->recognizer, stream->unmet_told);
     }
     msdu__part_tell(&stream->part, true);
 }

@@ -354,9 +354,9 @@ static void tell(msdu__track *track)
         track->ledger.steps +=
             (track->candidates - track->ended_calls) / track->recognizer.pattern_count;
     }
-    msdu__tell_ledger(&track->ledger, &track->gain, track->ranks, reasons);
+    msdu__tell_ledger(&track->ledger, &track->gain, &track->recognizer, track->ranks, reasons);
     if (track->ledger.patterns == 0) {
-        msdu__tell_nothing(&track->recognizer);
+        msdu__tell_nothing(&track->recognizer, track->unmet_told);
     }
     msdu__part_tell(&track->part, true);
 }

@@ -57,7 +57,14 @@ START_TEST(the_file_is_seen_as_the_environment_is)
     ck_assert(msdu__attach_is_local());
     ck_assert(msdu__attach_config(true).lr > 0);
     ck_assert(!msdu__attach_is_exact());
+    ck_assert_str_eq(msdu__attach_config(true).wire, "float32");
+    ck_assert_str_eq(msdu__attach_config(false).wire, "int4");
     give_file("interval = fixed\ninterval_steps = 1\noptimizer = sgd\n");
+    ck_assert(msdu__attach_is_exact());
+    give("MSDU_WIRE", "int4");
+    ck_assert(!msdu__attach_is_exact());
+    unsetenv("MSDU_WIRE");
+    msdu__attach_forget();
     ck_assert(msdu__attach_is_exact());
 }
 END_TEST

@@ -44,6 +44,7 @@ static void clean_environment(void)
     unsetenv("MSDU_SLICE_BITES");
     unsetenv("MSDU_MODULE_PATH");
     unsetenv("MSDU_LIBRARY");
+    unsetenv("MSDU_WIRE_ROUNDING"); /* of a case; gone since 0.3 */
     unlink(ini_path());
     help_log[0] = '\0';
 }

@@ -238,6 +238,7 @@ static void shape(const msdu_rule_step *s, const chunk *c)
     } else if (s->rule == MSDU_RULE_HEAVY_BALL) {
         c->loops->heavy_ball(c->update, c->momentum, s->a, s->b, c->count);
     } else if (s->rule == MSDU_RULE_COPY) {
+        assert(c->momentum != NULL && c->update != NULL);
         memcpy(c->momentum, c->update, c->count * c->bytes);
         c->loops->scale(c->update, s->a, c->count);
     } else if (s->a != 1.0) {

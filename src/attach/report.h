@@ -23,7 +23,7 @@ void msdu__tell_contradiction(const msdu__recognizer *r, bool had_engine);
 /* What was measured, and is done. */
 void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu__recognizer *r);
 /* The pattern changed: `seen` came where another was due. is_last: nothing is taken any more. */
-void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen, bool is_last);
+void msdu__tell_break(const msdu__attach_engine *engine, const msdu__call *seen, bool is_last);
 /* Why no step was found, at the end; is_told: by msdu__tell_vote(). */
 void msdu__tell_nothing(const msdu__recognizer *r, bool is_told);
 /* What became of all reductions; r: as it is at the end; reasons: as ledger->passed has them, up to

@@ -49,7 +49,7 @@ double msdu__apart_largest(const msdu__apart *list)
         const float *narrow = list->parameter;
         for (uint64_t i = 0; i < list->count; i++) {
             const double size = fabs(msdu__apart_is_double(list) ? wide[i] : (double)narrow[i]);
-            most = size > most || isnan(size) ? size : most;
+            most = size > most || !isfinite(size) ? size : most;
         }
     }
     return most;

@@ -8,9 +8,10 @@
  *   residual  blocks as of a ResNet-50 in place of the layers: 161 tensors, 30 of them small
  *   bare  neither embedding nor head;  shared  layers take turns on one set of buffers
  *   frozen=L  from the middle on layer L is not trained any more; eval=N  losses every N steps
- *   swap=N  from step N on layers 3 and 7 come in each other's place; micro=N  so many reductions
- * of each gradient before an update;  barrier  behind each of them Rank 0 prints how far ranks are
- * apart, how far the mean is from the best, and a fingerprint.
+ *   swap=N  from step N on layers 3 and 7 come in each other's place
+ *   micro=N  reductions of each gradient before an update;  barrier  behind each of them
+ *   average  at the end, of all ranks' parameters
+ * Rank 0 prints how far ranks are apart, how far the mean is from the best, and a fingerprint.
  */
 #include <mpi.h>
 
@@ -235,6 +236,16 @@ static void train(trainer *t)
     }
 }
 
+static void average(trainer *t)
+{
+    for (int k = 0; k < t->count; k++) {
+        MPI_Allreduce(MPI_IN_PLACE, t->weight[k], t->size[k], MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        for (int i = 0; i < t->size[k]; i++) {
+            t->weight[k][i] /= t->ranks;
+        }
+    }
+}
+
 static void report(trainer *t)
 {
     double apart = 0;
@@ -288,6 +299,9 @@ int main(int argc, char **argv)
         train_micro(&t);
     } else {
         train(&t);
+    }
+    if (has_word(argc, argv, "average")) {
+        average(&t);
     }
     report(&t);
     MPI_Finalize();

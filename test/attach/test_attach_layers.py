@@ -168,11 +168,14 @@ class Doubt(Layered):
         self.assertIn("ended after 100 steps, MSDU_TOTAL_STEPS is 103", done.stderr)
 
     def test_what_comes_behind_the_last_step_is_passed_through(self) -> None:
-        words = ("layers=12", "steps=103")
-        done = self.attached(*words, **LOCAL, MSDU_ATTACH_GUARD="3")
-        self.assertLess(end(done)[0], 1e-11)
-        self.assertIn("all 100 steps of MSDU_TOTAL_STEPS were made", done.stderr)
-        self.assertNotIn("differ", done.stderr)
+        for word in ("steps=103", "average"):
+            words = ("layers=12", word)
+            done = self.attached(*words, **LOCAL, MSDU_ATTACH_GUARD="3")
+            apart, away, _ = end(done)
+            self.assertLess(apart, 1e-11, word)
+            self.assertAlmostEqual(away, self.plain(*words)[1], delta=1e-9)
+            self.assertIn("all 100 steps of MSDU_TOTAL_STEPS were made", done.stderr)
+            self.assertNotIn("differ", done.stderr)
 
     def test_local_steps_wait_for_twenty_whole_steps(self) -> None:
         words = ("layers=48", "steps=19")

@@ -246,7 +246,8 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
         return;
     }
     /* a step's gradients of one size were taken for each other before it was seen */
-    if (!msdu__stream_agree(stream, !stream->engine.is_accumulated || !r->has_moved)) {
+    if (!msdu__stream_agree(stream, !stream->engine.is_accumulated ||
+                                        !(r->has_moved || msdu__recognize_is_contradicted(r)))) {
         fail_parted(stream, "gradients of one size are not in the order that they were in; use "
                             "MSDU_DOMAIN=gradient");
         return;
@@ -407,10 +408,11 @@ void msdu__stream_end(msdu__stream *stream)
     if (stream->is_left_alone) {
         return;
     }
-    msdu__stream_check_end(stream);
+    const msdu__last_word word = msdu__stream_last_word(stream);
     if (stream->engine.ctx != NULL) {
         close_engine(stream);
     }
+    msdu__stream_check_end(stream, &word);
     set_timed(stream, false);
     if (msdu__stream_is_teller(stream) &&
         msdu__ledger_passed(&stream->ledger) + stream->ledger.taken > 0) {

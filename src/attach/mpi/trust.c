@@ -20,12 +20,19 @@ bool msdu__stream_is_teller(const msdu__stream *stream)
     return stream->rank == 0 && msdu__attach_is_loud();
 }
 
-bool msdu__stream_agree(const msdu__stream *stream, bool is_good)
+/* Who is at its end asks last, and others may be at a step still. */
+static bool ask(msdu__stream *stream, bool is_good, bool is_end)
 {
-    int mine = is_good ? 1 : 0;
-    int all = 0;
-    (void)PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, quiet_comm(stream));
-    return all == 1;
+    const int mine[2] = {is_good ? 1 : 0, is_end ? 0 : 1};
+    int all[2] = {0};
+    (void)PMPI_Allreduce(mine, all, 2, MPI_INT, MPI_MIN, quiet_comm(stream));
+    stream->is_deserted = stream->is_deserted || all[1] < mine[1];
+    return all[0] == 1 && all[1] == mine[1];
+}
+
+bool msdu__stream_agree(msdu__stream *stream, bool is_good)
+{
+    return ask(stream, is_good, false);
 }
 
 bool msdu__stream_is_equal(const msdu__stream *stream, uint64_t number)
@@ -42,7 +49,7 @@ bool msdu__stream_is_local(const msdu__stream *stream)
     return stream->engine.ctx != NULL && stream->engine.is_accumulated;
 }
 
-/* Local steps have moved nothing since the latest synchronization, on any rank. */
+/* Local steps have moved nothing since the latest synchronization, on this rank. */
 static bool has_met(msdu__stream *stream)
 {
     msdu__apart *list = NULL;
@@ -50,14 +57,15 @@ static bool has_met(msdu__stream *stream)
     msdu_status status = msdu__engine_part(&stream->engine, &list, &optimizer);
     const bool is_zero = status == MSDU_OK && msdu__apart_largest(list) == 0;
     msdu__apart_free(list);
-    return msdu__stream_agree(stream, is_zero);
+    return is_zero;
 }
 
 static void fail(msdu__stream *stream, const char *why)
 {
     stream->has_failed = true;
-    (void)snprintf(stream->why, sizeof(stream->why), "%s before step %" PRIu64, why,
-                   msdu__engine_steps(&stream->engine) + 1);
+    (void)snprintf(stream->why, sizeof(stream->why), "%s before step %" PRIu64,
+                   stream->is_deserted ? "another rank ended its training" : why,
+                   stream->step_calls / (stream->step_length > 0 ? stream->step_length : 1) + 1);
 }
 
 /* What was given out, or parameters where all were said to be equal, must be so on all ranks. */
@@ -67,7 +75,7 @@ static void guard(msdu__stream *stream, bool is_guarded)
     const bool is_promised = engine->guard_steps > 0 && engine->has_promised && engine->steps > 0;
     if (!engine->is_accumulated && is_guarded && !msdu__stream_is_equal(stream, engine->given)) {
         fail(stream, "MSDU_ATTACH_GUARD: ranks were given different sums");
-    } else if (is_promised && !has_met(stream)) {
+    } else if (is_promised && !msdu__stream_agree(stream, has_met(stream))) {
         fail(stream, "MSDU_ATTACH_GUARD: ranks differ behind a synchronization");
     }
 }
@@ -96,7 +104,7 @@ void msdu__stream_contradict(msdu__stream *stream)
  * trainer's own. */
 static void end_local(msdu__stream *stream)
 {
-    if (!has_met(stream)) {
+    if (!msdu__stream_agree(stream, has_met(stream))) {
         fail(stream, "ranks differ behind the last step");
         return;
     }
@@ -144,29 +152,37 @@ void msdu__stream_check(msdu__stream *stream)
 }
 
 /* Parameters may differ where nobody said that they must not. */
-static void tell_apart(const msdu__stream *stream)
+static void tell_apart(const msdu__stream *stream, uint64_t steps)
 {
     if (msdu__stream_is_teller(stream)) {
         (void)fprintf(stderr,
                       "msdu: the job ended after %" PRIu64 " steps, MSDU_TOTAL_STEPS is %" PRIu64
                       ": ranks did not synchronize behind the last one on purpose, and their "
                       "parameters may differ\n",
-                      msdu__engine_steps(&stream->engine), stream->engine.total_steps);
+                      steps, stream->recognizer.total_steps);
     }
 }
 
-void msdu__stream_check_end(msdu__stream *stream)
+msdu__last_word msdu__stream_last_word(msdu__stream *stream)
 {
-    const msdu__recognizer *r = &stream->recognizer;
-    if (!msdu__stream_has_too_many(stream) && msdu__stream_is_local(stream)) {
-        const bool is_met = has_met(stream);
-        if (!msdu__stream_agree(stream, !msdu__recognize_is_contradicted(r))) {
-            fail_contradicted(stream);
-        } else if (!msdu__engine_is_over(&stream->engine)) {
-            tell_apart(stream);
-        } else if (!is_met) {
-            fail(stream, "ranks differ behind the last step");
-        }
+    msdu__last_word word = {.is_local = msdu__stream_is_local(stream)};
+    if (word.is_local) {
+        word.is_over = msdu__engine_is_over(&stream->engine);
+        word.has_met = has_met(stream);
+        word.steps = msdu__engine_steps(&stream->engine);
+    }
+    return word;
+}
+
+void msdu__stream_check_end(msdu__stream *stream, const msdu__last_word *word)
+{
+    const bool is_done = msdu__stream_has_too_many(stream) || !word->is_local;
+    if (!is_done && !ask(stream, !msdu__recognize_is_contradicted(&stream->recognizer), true)) {
+        fail_contradicted(stream);
+    } else if (!is_done && word->is_over && !ask(stream, word->has_met, true)) {
+        fail(stream, "ranks differ behind the last step");
+    } else if (!is_done && !word->is_over) {
+        tell_apart(stream, word->steps);
     }
     if (stream->has_failed) {
         (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, stream->why);

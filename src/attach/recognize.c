@@ -171,7 +171,7 @@ static bool has_marks(const msdu__recognizer *r, uint32_t period, uint32_t from)
 
 /* How memory of the latest periods comes back, as far back as is worth it. */
 typedef enum memory_order {
-    ELSEWHERE, /* later or sooner than after a period, or not at all */
+    ELSEWHERE, /* later or sooner than after a period, or not at all: two models take turns, say */
     ABOUT,     /* mostly after a period, and never much later: places change among tensors */
     EXACT,     /* after a period */
 } memory_order;
@@ -188,7 +188,7 @@ static memory_order memory_of(const msdu__recognizer *r, uint32_t period, uint32
         const uint64_t back = r->seen[i].back;
         exact += back == period ? 1 : 0;
         near += 4 * back >= 3 * (uint64_t)period && 4 * back <= 6 * (uint64_t)period ? 1 : 0;
-        far += back == 0 || back > 2 * (uint64_t)period ? 1 : 0;
+        far += back == 0 || back >= 2 * (uint64_t)period ? 1 : 0;
     }
     return exact == window ? EXACT : far == 0 && 2 * near > window ? ABOUT : ELSEWHERE;
 }

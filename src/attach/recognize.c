@@ -393,16 +393,17 @@ bool msdu__recognize_is_contradicted(const msdu__recognizer *r)
     return has_evidence && (r->has_moved || r->has_alternated);
 }
 
-bool msdu__recognize_is_proven(const msdu__recognizer *r)
-{
-    const bool is_said = r->doubt == MSDU__DOUBT_NONE || r->total_steps > 0;
-    return is_said && r->state >= MSDU__WAITING && r->held_steps >= MSDU__STEPS_PROVEN &&
-           r->held_calls >= calls_proven[r->doubt];
-}
-
 uint64_t msdu__recognize_steps(const msdu__recognizer *r)
 {
     return r->ended_steps + r->held_steps;
+}
+
+bool msdu__recognize_is_proven(const msdu__recognizer *r)
+{
+    const bool is_said = r->total_steps > 0 ? msdu__recognize_steps(r) < r->total_steps
+                                            : r->doubt == MSDU__DOUBT_NONE;
+    return is_said && r->state >= MSDU__WAITING && r->held_steps >= MSDU__STEPS_PROVEN &&
+           r->held_calls >= calls_proven[r->doubt];
 }
 
 bool msdu__recognize_is_exceeded(const msdu__recognizer *r)

@@ -13,27 +13,27 @@
 
 /* --- settings that decide before there is a context; the context reads them all itself --- */
 
-bool msdu__engine_is_local(void)
+bool msdu__attach_engine_is_local(void)
 {
     return msdu__attach_is_local();
 }
 
 /* float32 at h = 1 is what MPI does; then MPI does it, bit for bit. */
-bool msdu__engine_is_plain(void)
+bool msdu__attach_engine_is_plain(void)
 {
     return msdu__attach_is_exact();
 }
 
 /* After a change ranks are joined by sums of the same counts, and which of equal ones is denied
  * would not be known then. */
-const char *msdu__engine_refusal(const msdu__recognizer *r)
+const char *msdu__attach_engine_refusal(const msdu__recognizer *r)
 {
-    return r->tensor_count < r->pattern_count && msdu__engine_is_local()
+    return r->tensor_count < r->pattern_count && msdu__attach_engine_is_local()
                ? "local steps need every gradient of a step, and a list denies some by at="
                : NULL;
 }
 
-bool msdu__engine_allows(const void *user, const msdu__call *call, uint32_t at)
+bool msdu__attach_engine_allows(const void *user, const msdu__call *call, uint32_t at)
 {
     const msdu__attach_facts facts = {
         .count = call->count,
@@ -46,16 +46,16 @@ bool msdu__engine_allows(const void *user, const msdu__call *call, uint32_t at)
 
 /* Local steps hand out what a step of the optimizer is to make of a gradient: 16 bits would leave
  * parameters off by its rounding. */
-bool msdu__engine_takes_half(void)
+bool msdu__attach_engine_takes_half(void)
 {
     const char *wire = msdu__attach_setting("wire");
-    return !msdu__engine_is_local() && strcmp(wire, "float32") != 0 &&
+    return !msdu__attach_engine_is_local() && strcmp(wire, "float32") != 0 &&
            strcmp(wire, "bfloat16") != 0 && strcmp(wire, "float16") != 0;
 }
 
 /* --- the context --- */
 
-static msdu_config settings_of(const msdu__engine *engine, const char *backend, char *place,
+static msdu_config settings_of(const msdu__attach_engine *engine, const char *backend, char *place,
                                int32_t rank)
 {
     msdu_config config = msdu__attach_config(engine->is_accumulated);
@@ -68,12 +68,12 @@ static msdu_config settings_of(const msdu__engine *engine, const char *backend, 
 }
 
 /* Only float32 has narrow formats; drift keeps the trainer's own precision. */
-static bool is_widened(const msdu__engine *engine, const msdu__grad *grad)
+static bool is_widened(const msdu__attach_engine *engine, const msdu__grad *grad)
 {
     return grad->is_double && !engine->is_accumulated;
 }
 
-static msdu_status add_tensor(msdu__engine *engine, uint32_t at)
+static msdu_status add_tensor(msdu__attach_engine *engine, uint32_t at)
 {
     static double nowhere; /* until the first call says where the gradient is */
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
@@ -96,12 +96,13 @@ static msdu_status add_tensor(msdu__engine *engine, uint32_t at)
     return msdu_tensor_add(engine->ctx, &desc, NULL);
 }
 
-msdu_status msdu__engine_prepare(msdu__engine *engine, const msdu__recognizer *r, int32_t ranks)
+msdu_status msdu__attach_engine_prepare(msdu__attach_engine *engine, const msdu__recognizer *r,
+                                        int32_t ranks)
 {
-    *engine = (msdu__engine){
+    *engine = (msdu__attach_engine){
         .grads = calloc(r->tensor_count, sizeof(*engine->grads)),
         .ranks = ranks,
-        .is_accumulated = msdu__engine_is_local(),
+        .is_accumulated = msdu__attach_engine_is_local(),
         .equal_steps = msdu__attach_number("MSDU_ATTACH_EQUAL_STEPS", 0),
         .total_steps = msdu__attach_number("total_steps", 0),
         .guard_steps = msdu__attach_number("MSDU_ATTACH_GUARD", 0),
@@ -119,7 +120,7 @@ msdu_status msdu__engine_prepare(msdu__engine *engine, const msdu__recognizer *r
     return MSDU_OK;
 }
 
-static msdu_status build(msdu__engine *engine, const msdu_config *config)
+static msdu_status build(msdu__attach_engine *engine, const msdu_config *config)
 {
     msdu_status status = msdu_create(config, &engine->ctx);
     for (uint32_t i = 0; status == MSDU_OK && i < engine->count; i++) {
@@ -128,17 +129,17 @@ static msdu_status build(msdu__engine *engine, const msdu_config *config)
     return status == MSDU_OK ? msdu_start(engine->ctx) : status;
 }
 
-void msdu__engine_close(msdu__engine *engine)
+void msdu__attach_engine_close(msdu__attach_engine *engine)
 {
     msdu_destroy(engine->ctx);
     for (uint32_t i = 0; i < engine->count; i++) {
         free(engine->grads[i].wide);
     }
     free(engine->grads);
-    *engine = (msdu__engine){.lr = engine->lr};
+    *engine = (msdu__attach_engine){.lr = engine->lr};
 }
 
-bool msdu__engine_tell_lr(msdu__engine *engine, double lr, char *why, size_t bytes)
+bool msdu__attach_engine_tell_lr(msdu__attach_engine *engine, double lr, char *why, size_t bytes)
 {
     const bool has_scale = !engine->is_accumulated || engine->lr > 0 || msdu__attach_is_given("lr");
     if (engine->ctx != NULL && !has_scale) {
@@ -158,32 +159,32 @@ bool msdu__engine_tell_lr(msdu__engine *engine, double lr, char *why, size_t byt
 
 /* --- a step --- */
 
-uint64_t msdu__engine_steps(const msdu__engine *engine)
+uint64_t msdu__attach_engine_steps(const msdu__attach_engine *engine)
 {
     return engine->steps_before + engine->steps;
 }
 
-bool msdu__engine_is_over(const msdu__engine *engine)
+bool msdu__attach_engine_is_over(const msdu__attach_engine *engine)
 {
     return engine->ctx != NULL && engine->is_accumulated && engine->total_steps > 0 &&
-           msdu__engine_steps(engine) >= engine->total_steps;
+           msdu__attach_engine_steps(engine) >= engine->total_steps;
 }
 
-static bool is_meeting_wanted(const msdu__engine *engine)
+static bool is_meeting_wanted(const msdu__attach_engine *engine)
 {
-    const uint64_t next = msdu__engine_steps(engine) + 1; /* the trainer's count after it */
+    const uint64_t next = msdu__attach_engine_steps(engine) + 1; /* the trainer's count after it */
     return engine->wants_meeting || (engine->total_steps > 0 && next == engine->total_steps) ||
            (engine->equal_steps > 0 && next % engine->equal_steps == 0);
 }
 
-msdu_status msdu__engine_begin_step(msdu__engine *engine)
+msdu_status msdu__attach_engine_begin_step(msdu__attach_engine *engine)
 {
     engine->has_promised = engine->is_accumulated && is_meeting_wanted(engine);
     engine->wants_meeting = engine->wants_meeting && !engine->has_promised;
     return engine->has_promised ? msdu_sync_after_step(engine->ctx) : MSDU_OK;
 }
 
-msdu_status msdu__engine_end_step(msdu__engine *engine)
+msdu_status msdu__attach_engine_end_step(msdu__attach_engine *engine)
 {
     engine->announced = engine->waited = 0;
     engine->steps++;
@@ -191,7 +192,7 @@ msdu_status msdu__engine_end_step(msdu__engine *engine)
 }
 
 /* A local gradient stands for what N equal ranks would have summed up: N times itself. */
-static void prepare(const msdu__engine *engine, const msdu__grad *grad)
+static void prepare(const msdu__attach_engine *engine, const msdu__grad *grad)
 {
     double *wide = grad->user;
     float *narrow = grad->user;
@@ -207,13 +208,13 @@ static void prepare(const msdu__engine *engine, const msdu__grad *grad)
     }
 }
 
-msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data)
+msdu_status msdu__attach_engine_start(msdu__attach_engine *engine, uint32_t at, void *data)
 {
     msdu__grad *grad = &engine->grads[at];
     msdu_status status = MSDU_OK;
     if (at == 0) {
-        status = msdu__engine_settle(engine); /* a trainer may begin before it has waited */
-        status = status == MSDU_OK ? msdu__engine_begin_step(engine) : status;
+        status = msdu__attach_engine_settle(engine); /* a trainer may begin before it has waited */
+        status = status == MSDU_OK ? msdu__attach_engine_begin_step(engine) : status;
     }
     if (status == MSDU_OK) {
         grad->user = data;
@@ -228,7 +229,7 @@ msdu_status msdu__engine_start(msdu__engine *engine, uint32_t at, void *data)
     return status;
 }
 
-bool msdu__engine_is_guarded(const msdu__engine *engine)
+bool msdu__attach_engine_is_guarded(const msdu__attach_engine *engine)
 {
     return engine->guard_steps > 0 && engine->steps > 0 && engine->steps % engine->guard_steps == 0;
 }
@@ -237,7 +238,7 @@ bool msdu__engine_is_guarded(const msdu__engine *engine)
  * Only equality counts, so 4 bytes at a time will do (FNV-1a). Ranks may wait in different orders,
  * so tensors are summed: each begins with its place and ends well mixed.
  */
-static void add_given(msdu__engine *engine, const msdu__grad *grad, uint32_t at)
+static void add_given(msdu__attach_engine *engine, const msdu__grad *grad, uint32_t at)
 {
     if (engine->guard_steps == 0 || engine->is_accumulated) {
         return;
@@ -252,7 +253,7 @@ static void add_given(msdu__engine *engine, const msdu__grad *grad, uint32_t at)
     engine->given += hash ^ (hash >> 29);
 }
 
-msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
+msdu_status msdu__attach_engine_wait(msdu__attach_engine *engine, uint32_t at, bool may_block)
 {
     const unsigned what = MSDU_GRADIENT | MSDU_ALONE | (may_block ? 0U : MSDU_NOW);
     /* waited for already, perhaps by an engine that ended since */
@@ -271,13 +272,13 @@ msdu_status msdu__engine_wait(msdu__engine *engine, uint32_t at, bool may_block)
     add_given(engine, grad, at);
     grad->user = NULL;
     engine->waited++;
-    return engine->waited == engine->count ? msdu__engine_end_step(engine) : MSDU_OK;
+    return engine->waited == engine->count ? msdu__attach_engine_end_step(engine) : MSDU_OK;
 }
 
 /* --- begin and end, with steps of zeros --- */
 
 /* Zeros in place of gradients, from tensor `at` to the end of the step. */
-static msdu_status fill_from(msdu__engine *engine, uint32_t at)
+static msdu_status fill_from(msdu__attach_engine *engine, uint32_t at)
 {
     msdu_status status = MSDU_OK;
     for (; status == MSDU_OK && at < engine->count; at++) {
@@ -285,17 +286,17 @@ static msdu_status fill_from(msdu__engine *engine, uint32_t at)
         if (zeros == NULL) {
             return MSDU_ERR_NO_MEMORY;
         }
-        status = msdu__engine_start(engine, at, zeros);
-        status = status == MSDU_OK ? msdu__engine_wait(engine, at, true) : status;
+        status = msdu__attach_engine_start(engine, at, zeros);
+        status = status == MSDU_OK ? msdu__attach_engine_wait(engine, at, true) : status;
         free(zeros);
     }
     return status;
 }
 
 /* Of a step that no trainer will see the end of. */
-static msdu_status fill_step(msdu__engine *engine)
+static msdu_status fill_step(msdu__attach_engine *engine)
 {
-    msdu_status status = msdu__engine_settle(engine);
+    msdu_status status = msdu__attach_engine_settle(engine);
     return status == MSDU_OK && engine->announced > 0 ? fill_from(engine, engine->announced)
                                                       : status;
 }
@@ -304,7 +305,7 @@ static msdu_status fill_step(msdu__engine *engine)
  * Dampening begins with an optimizer's second call. That of the trainer made its first one while
  * the pattern was learned, that of the context has it with zeros.
  */
-static msdu_status first_call(msdu__engine *engine)
+static msdu_status first_call(msdu__attach_engine *engine)
 {
     bool is_dampened = engine->is_accumulated && msdu__attach_is_dampened();
     msdu_status status = is_dampened ? fill_from(engine, 0) : MSDU_OK;
@@ -312,23 +313,23 @@ static msdu_status first_call(msdu__engine *engine)
     return status;
 }
 
-msdu_status msdu__engine_open(msdu__engine *engine, const msdu__recognizer *r, const char *backend,
-                              int comm, int32_t rank, int32_t ranks)
+msdu_status msdu__attach_engine_open(msdu__attach_engine *engine, const msdu__recognizer *r,
+                                     const char *backend, int comm, int32_t rank, int32_t ranks)
 {
     char place[32];
     (void)snprintf(place, sizeof(place), "mpi:%d", comm);
-    msdu_status status = msdu__engine_prepare(engine, r, ranks);
+    msdu_status status = msdu__attach_engine_prepare(engine, r, ranks);
     msdu_config config = settings_of(engine, backend, place, rank);
     status = status == MSDU_OK ? build(engine, &config) : status;
     status = status == MSDU_OK ? first_call(engine) : status;
     if (status != MSDU_OK) {
-        msdu__engine_close(engine);
+        msdu__attach_engine_close(engine);
     }
     return status;
 }
 
 /* One tensor in front of the list. */
-static msdu_status part_tensor(msdu__engine *engine, uint32_t at, msdu__apart **list,
+static msdu_status part_tensor(msdu__attach_engine *engine, uint32_t at, msdu__apart **list,
                                msdu__optimizer *optimizer_out)
 {
     const msdu__grad *grad = &engine->grads[at];
@@ -352,12 +353,12 @@ static msdu_status part_tensor(msdu__engine *engine, uint32_t at, msdu__apart **
     return status;
 }
 
-msdu_status msdu__engine_part(msdu__engine *engine, msdu__apart **list_out,
-                              msdu__optimizer *optimizer_out)
+msdu_status msdu__attach_engine_part(msdu__attach_engine *engine, msdu__apart **list_out,
+                                     msdu__optimizer *optimizer_out)
 {
     msdu__apart *list = NULL;
     const uint32_t due = engine->announced;
-    msdu_status status = msdu__engine_settle(engine);
+    msdu_status status = msdu__attach_engine_settle(engine);
     for (uint32_t i = engine->is_accumulated ? engine->count : 0; status == MSDU_OK && i > 0; i--) {
         status = part_tensor(engine, (due + i - 1) % engine->count, &list, optimizer_out);
     }
@@ -369,17 +370,17 @@ msdu_status msdu__engine_part(msdu__engine *engine, msdu__apart **list_out,
     return MSDU_OK;
 }
 
-msdu_status msdu__engine_finish(msdu__engine *engine)
+msdu_status msdu__attach_engine_finish(msdu__attach_engine *engine)
 {
     msdu_status status = fill_step(engine);
     return status == MSDU_OK ? msdu_finish(engine->ctx) : status;
 }
 
-msdu_status msdu__engine_settle(msdu__engine *engine)
+msdu_status msdu__attach_engine_settle(msdu__attach_engine *engine)
 {
     msdu_status status = MSDU_OK;
     for (uint32_t i = 0; status == MSDU_OK && i < engine->count; i++) {
-        status = msdu__engine_wait(engine, i, true);
+        status = msdu__attach_engine_wait(engine, i, true);
     }
     return status;
 }

@@ -87,7 +87,7 @@ void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu
     }
 }
 
-void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen, bool is_last)
+void msdu__tell_break(const msdu__attach_engine *engine, const msdu__call *seen, bool is_last)
 {
     (void)fprintf(
         stderr,

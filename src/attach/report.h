@@ -24,7 +24,7 @@ void msdu__tell_contradiction(const msdu__recognizer *r, bool had_engine);
 /* What was measured, and is done. */
 void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu__recognizer *r);
 /* The pattern changed: `seen` came where another was due. is_last: nothing is taken any more. */
-void msdu__tell_break(const msdu__engine *engine, const msdu__call *seen, bool is_last);
+void msdu__tell_break(const msdu__attach_engine *engine, const msdu__call *seen, bool is_last);
 /* Why no step was found, at the end. */
 void msdu__tell_nothing(const msdu__recognizer *r);
 /* What became of all reductions; reasons: as ledger->passed has them, up to MSDU__REASONS_MAX. */

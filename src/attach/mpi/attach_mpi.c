@@ -24,7 +24,7 @@ static int reduce(msdu__stream *stream, const msdu__reduction *call, uint32_t at
     if (code != MPI_SUCCESS || request_out != NULL) {
         return code != MPI_SUCCESS ? code : msdu__pending_add(&pending, request_out);
     }
-    msdu_status status = msdu__engine_wait(&stream->engine, at, true);
+    msdu_status status = msdu__attach_engine_wait(&stream->engine, at, true);
     return status == MSDU_OK ? MPI_SUCCESS : msdu__stream_fail(stream, status);
 }
 
@@ -56,7 +56,7 @@ static bool attach_reduce(const msdu__reduction *call, void *request_out, int *c
     if (stream == NULL) {
         return false;
     }
-    const msdu__choice choice = msdu__stream_choose(stream, call);
+    const msdu__call_choice choice = msdu__stream_choose(stream, call);
     bool is_ours = choice.is_engine || stream->has_failed || choice.apart != NULL;
     if (stream->has_failed) {
         *code_out = msdu__stream_fail(stream, MSDU_OK);
@@ -99,7 +99,7 @@ static void attach_set_lr(double lr)
         (void)pthread_mutex_lock(&stream->lock);
         stream->part.optimizer.lr = lr;
         if (!stream->has_failed &&
-            !msdu__engine_tell_lr(&stream->engine, lr, stream->why, sizeof(stream->why))) {
+            !msdu__attach_engine_tell_lr(&stream->engine, lr, stream->why, sizeof(stream->why))) {
             stream->has_failed = true; /* told at the next reduction */
         }
         (void)pthread_mutex_unlock(&stream->lock);

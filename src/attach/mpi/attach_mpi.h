@@ -58,8 +58,8 @@ typedef struct msdu__stream {
     char why[256]; /* has_failed */
     msdu__recognizer recognizer;
     msdu__gain gain;
-    msdu__engine engine; /* ctx NULL: none */
-    msdu__part part;     /* of ranks after local steps */
+    msdu__attach_engine engine; /* ctx NULL: none */
+    msdu__part part;            /* of ranks after local steps */
     msdu__ledger ledger;
     bool is_met;          /* ranks have compared their settings */
     bool is_proven;       /* the pattern is enough for local steps, on all ranks */
@@ -143,12 +143,12 @@ msdu__stream *msdu__stream_first(void);
 /* The stream of a call, locked; NULL: none, or left alone. */
 msdu__stream *msdu__stream_enter(const msdu__reduction *call);
 /* Who reduces a call? */
-typedef struct msdu__choice {
+typedef struct msdu__call_choice {
     bool is_engine; /* tensor `at`; else MPI ... */
     uint32_t at;
     msdu__apart *apart; /* ... and this is joined by the sum; may be NULL */
-} msdu__choice;
-msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call);
+} msdu__call_choice;
+msdu__call_choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call);
 /* A call that is not taken. */
 void msdu__stream_observe(const msdu__reduction *call);
 /* The engine takes it over: MPI's code. */

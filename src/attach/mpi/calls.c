@@ -59,7 +59,7 @@ static msdu__stream *stream_new(MPI_Comm comm)
     stream->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     stream->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
     stream->recognizer.total_steps = msdu__attach_number("total_steps", 0);
-    stream->recognizer.allows = msdu__engine_allows;
+    stream->recognizer.allows = msdu__attach_engine_allows;
     stream->gain.phase = msdu__attach_is_asked() ? MSDU__GAIN_ASKED : MSDU__GAIN_PLAIN;
     describe_comm(comm, &stream->place);
     stream->recognizer.allows_user = &stream->place;
@@ -129,7 +129,7 @@ static int describe(const msdu__stream *stream, const msdu__reduction *call, msd
     if (msdu__call_bytes(seen_out) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
         return MSDU__PASSED_SMALL;
     }
-    if (!msdu__engine_allows(&stream->place, seen_out, MSDU__ANYWHERE)) {
+    if (!msdu__attach_engine_allows(&stream->place, seen_out, MSDU__ANYWHERE)) {
         return MSDU__PASSED_DENIED;
     }
     seen_out->is_candidate = true;
@@ -159,9 +159,9 @@ static void hear_marks(msdu__stream *stream, bool is_candidate)
 }
 
 /* Called with the stream's lock held. */
-msdu__choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call)
+msdu__call_choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call)
 {
-    msdu__choice choice = {.is_engine = false};
+    msdu__call_choice choice = {.is_engine = false};
     msdu__call seen;
     int reason = describe(stream, call, &seen);
     if (seen.is_sum && !stream->is_met) { /* a sum on all ranks, whatever their settings */
@@ -231,7 +231,7 @@ int msdu__stream_start(msdu__stream *stream, const msdu__reduction *call, uint32
     if (call->send != MPI_IN_PLACE) {
         memmove(call->recv, call->send, bytes);
     }
-    msdu_status status = msdu__engine_start(&stream->engine, at, call->recv);
+    msdu_status status = msdu__attach_engine_start(&stream->engine, at, call->recv);
     return status == MSDU_OK ? MPI_SUCCESS : msdu__stream_fail(stream, status);
 }
 
@@ -257,7 +257,7 @@ int msdu__stream_settle(const msdu__pending *pending, bool may_block)
     if (pending->inner != MPI_REQUEST_NULL) {
         return settle_inner(pending, may_block);
     }
-    msdu_status status = msdu__engine_wait(&pending->stream->engine, pending->at, may_block);
+    msdu_status status = msdu__attach_engine_wait(&pending->stream->engine, pending->at, may_block);
     if (status == MSDU_OK) {
         msdu__pending_complete(pending->request);
     }

@@ -31,7 +31,7 @@ static const char *refusal(const msdu__recognizer *r)
     if (level != MPI_THREAD_MULTIPLE) {
         return "MPI was initialized without MPI_THREAD_MULTIPLE";
     }
-    return msdu__engine_refusal(r);
+    return msdu__attach_engine_refusal(r);
 }
 
 static bool sum_over_ranks(void *user, double *values, size_t count)
@@ -90,7 +90,7 @@ static void refuse(msdu__stream *stream, const char *why, bool is_own)
                       stream->rank, why != NULL && *why != '\0' ? why : "another rank could not");
     }
     if (stream->engine.ctx != NULL) {
-        msdu__engine_close(&stream->engine);
+        msdu__attach_engine_close(&stream->engine);
     }
 }
 
@@ -127,8 +127,9 @@ static void begin(msdu__stream *stream)
         if (stream->own == MPI_COMM_NULL) {
             (void)PMPI_Comm_dup(stream->comm, &stream->own);
         }
-        status = msdu__engine_open(&stream->engine, r, MSDU_MPI_FAMILY,
-                                   (int)PMPI_Comm_c2f(stream->comm), stream->rank, stream->ranks);
+        status =
+            msdu__attach_engine_open(&stream->engine, r, MSDU_MPI_FAMILY,
+                                     (int)PMPI_Comm_c2f(stream->comm), stream->rank, stream->ranks);
         why = msdu_last_error();
         is_good = msdu__stream_agree(stream, status == MSDU_OK);
     }
@@ -205,7 +206,7 @@ void msdu__stream_join(msdu__stream *stream, msdu__apart *apart, void *sum)
 static void part(msdu__stream *stream)
 {
     msdu__apart *list = NULL;
-    msdu_status status = msdu__engine_part(&stream->engine, &list, &stream->part.optimizer);
+    msdu_status status = msdu__attach_engine_part(&stream->engine, &list, &stream->part.optimizer);
     if (!msdu__stream_agree(stream, status == MSDU_OK)) {
         fail_parted(stream, status == MSDU_OK ? "another rank failed" : msdu_last_error());
         msdu__apart_free(list);
@@ -219,18 +220,18 @@ static void part(msdu__stream *stream)
 /* In the middle of a step, too. */
 static void close_engine(msdu__stream *stream)
 {
-    msdu_status status = msdu__engine_finish(&stream->engine);
+    msdu_status status = msdu__attach_engine_finish(&stream->engine);
     if (status != MSDU_OK) {
         (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, msdu_last_error());
     }
     msdu__ledger_add(&stream->ledger, stream->engine.ctx);
-    msdu__engine_close(&stream->engine);
+    msdu__attach_engine_close(&stream->engine);
 }
 
 /* Steps of the trainer until the present one, which begins after so many candidates. */
 static void count_steps(msdu__stream *stream, uint64_t calls)
 {
-    stream->ended_steps = msdu__engine_steps(&stream->engine);
+    stream->ended_steps = msdu__attach_engine_steps(&stream->engine);
     stream->ended_calls = calls;
 }
 
@@ -316,7 +317,7 @@ static void measure(msdu__stream *stream)
 static void leave(msdu__stream *stream)
 {
     part(stream);
-    if (msdu__engine_is_over(&stream->engine)) {
+    if (msdu__attach_engine_is_over(&stream->engine)) {
         msdu__part_over(&stream->part, &stream->recognizer);
     }
     count_steps(stream, stream->step_calls);
@@ -327,7 +328,7 @@ static void leave(msdu__stream *stream)
 static bool is_waiting(msdu__stream *stream)
 {
     const msdu__recognizer *r = &stream->recognizer;
-    if (stream->engine.ctx != NULL || !msdu__engine_is_local() || stream->is_proven) {
+    if (stream->engine.ctx != NULL || !msdu__attach_engine_is_local() || stream->is_proven) {
         return false;
     }
     const bool is_late = r->total_steps > 0 && steps_without(stream) >= r->total_steps;
@@ -349,7 +350,7 @@ void msdu__stream_step(msdu__stream *stream)
     if (msdu__stream_has_too_many(stream)) {
         return;
     }
-    if (stream->is_plain || msdu__engine_is_plain()) {
+    if (stream->is_plain || msdu__attach_engine_is_plain()) {
         stream->is_plain = true;
         return;
     }

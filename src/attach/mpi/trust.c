@@ -54,7 +54,7 @@ static bool has_met(msdu__stream *stream)
 {
     msdu__apart *list = NULL;
     msdu__optimizer optimizer;
-    msdu_status status = msdu__engine_part(&stream->engine, &list, &optimizer);
+    msdu_status status = msdu__attach_engine_part(&stream->engine, &list, &optimizer);
     const bool is_zero = status == MSDU_OK && msdu__apart_largest(list) == 0;
     msdu__apart_free(list);
     return is_zero;
@@ -71,7 +71,7 @@ static void fail(msdu__stream *stream, const char *why)
 /* What was given out, or parameters where all were said to be equal, must be so on all ranks. */
 static void guard(msdu__stream *stream, bool is_guarded)
 {
-    const msdu__engine *engine = &stream->engine;
+    const msdu__attach_engine *engine = &stream->engine;
     const bool is_promised = engine->guard_steps > 0 && engine->has_promised && engine->steps > 0;
     if (!engine->is_accumulated && is_guarded && !msdu__stream_is_equal(stream, engine->given)) {
         fail(stream, "MSDU_ATTACH_GUARD: ranks were given different sums");
@@ -137,8 +137,8 @@ bool msdu__stream_has_too_many(msdu__stream *stream)
 void msdu__stream_check(msdu__stream *stream)
 {
     const msdu__recognizer *r = &stream->recognizer;
-    (void)msdu__engine_settle(&stream->engine); /* told by the next call */
-    const bool is_guarded = msdu__engine_is_guarded(&stream->engine);
+    (void)msdu__attach_engine_settle(&stream->engine); /* told by the next call */
+    const bool is_guarded = msdu__attach_engine_is_guarded(&stream->engine);
     const bool is_due = is_guarded || msdu__recognize_is_due(r, stream->engine.steps,
                                                              stream->engine.is_accumulated);
     if (is_due && !msdu__stream_agree(stream, !msdu__recognize_is_contradicted(r))) {
@@ -146,7 +146,7 @@ void msdu__stream_check(msdu__stream *stream)
         return;
     }
     guard(stream, is_guarded);
-    if (!stream->has_failed && msdu__engine_is_over(&stream->engine)) {
+    if (!stream->has_failed && msdu__attach_engine_is_over(&stream->engine)) {
         end_local(stream);
     }
 }
@@ -167,9 +167,9 @@ msdu__last_word msdu__stream_last_word(msdu__stream *stream)
 {
     msdu__last_word word = {.is_local = msdu__stream_is_local(stream)};
     if (word.is_local) {
-        word.is_over = msdu__engine_is_over(&stream->engine);
+        word.is_over = msdu__attach_engine_is_over(&stream->engine);
         word.has_met = has_met(stream);
-        word.steps = msdu__engine_steps(&stream->engine);
+        word.steps = msdu__attach_engine_steps(&stream->engine);
     }
     return word;
 }

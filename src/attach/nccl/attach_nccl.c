@@ -67,7 +67,7 @@ static void fill_track(msdu__track *track, const msdu__nccl_call *call)
     track->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     track->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
     track->recognizer.total_steps = msdu__attach_number("total_steps", 0);
-    track->recognizer.allows = msdu__engine_allows;
+    track->recognizer.allows = msdu__attach_engine_allows;
     track->gain.phase = msdu__attach_is_asked() ? MSDU__GAIN_ASKED : MSDU__GAIN_PLAIN;
     track->place = (msdu__attach_comm){.ranks = track->ranks, .is_nameless = true};
     track->recognizer.allows_user = &track->place;
@@ -115,7 +115,7 @@ static void obey(msdu__track *track, const word *told)
     if (told->is_lr) {
         char why[256];
         track->part.optimizer.lr = told->lr;
-        if (!msdu__engine_tell_lr(&track->engine, told->lr, why, sizeof(why))) {
+        if (!msdu__attach_engine_tell_lr(&track->engine, told->lr, why, sizeof(why))) {
             msdu__track_fail_with(track, why);
         }
     }
@@ -196,8 +196,9 @@ static deed judge_gradient(msdu__track *track, uint32_t at)
         return TAKE;
     }
     track->is_plain =
-        track->is_plain || msdu__engine_is_plain() || !msdu__gain_wants_engine(&track->gain);
-    bool is_proven = !msdu__engine_is_local() || msdu__recognize_is_proven(&track->recognizer);
+        track->is_plain || msdu__attach_engine_is_plain() || !msdu__gain_wants_engine(&track->gain);
+    bool is_proven =
+        !msdu__attach_engine_is_local() || msdu__recognize_is_proven(&track->recognizer);
     if (!is_proven && !track->is_plain && track->rank == 0 && msdu__attach_is_loud()) {
         msdu__tell_doubt(&track->recognizer, &track->is_doubt_told);
     }
@@ -326,7 +327,7 @@ static void join_streams(const void *library)
 static msdu_status wait_everywhere(const held *one)
 {
     msdu_status status = MSDU_OK;
-    msdu__engine *engine = &one->track->engine;
+    msdu__attach_engine *engine = &one->track->engine;
     const uint32_t at = one->choice.at;
     for (size_t i = 0; i < held_count && status == MSDU_OK; i++) {
         uintptr_t stream = held_list[i].call.stream;

@@ -73,12 +73,12 @@ typedef struct msdu__track {
     msdu__call seen; /* what broke the pattern last */
     char why[256];   /* has_failed */
     msdu__recognizer recognizer;
-    msdu__engine engine; /* ctx NULL: none */
-    msdu__part part;     /* of ranks after local steps */
-    bool is_breaking;    /* the engine ends when the group does */
-    void *joining;       /* where sums are joined, on the host */
-    cudaEvent_t joined;  /* the latest was; NULL: none ever */
-    double *pinned;      /* `room` numbers, or NULL */
+    msdu__attach_engine engine; /* ctx NULL: none */
+    msdu__part part;            /* of ranks after local steps */
+    bool is_breaking;           /* the engine ends when the group does */
+    void *joining;              /* where sums are joined, on the host */
+    cudaEvent_t joined;         /* the latest was; NULL: none ever */
+    double *pinned;             /* `room` numbers, or NULL */
     double *staging;
     size_t room;
     cudaEvent_t summed;

@@ -13,7 +13,7 @@ static int kind_of(const msdu__nccl_call *call)
                 : call->type == (int)ncclFloat16 ? MSDU_FLOAT16
                 : call->type == BFLOAT16         ? MSDU_BFLOAT16
                                                  : -1;
-    bool has_reason = dtype != MSDU_FLOAT64 || msdu__engine_is_local();
+    bool has_reason = dtype != MSDU_FLOAT64 || msdu__attach_engine_is_local();
     bool is_gradient = dtype >= 0 && has_reason && (call->op == (int)ncclSum || is_mean);
     return is_gradient ? 1 + dtype + (is_mean ? MSDU__KIND_MEANS : 0) : 0;
 }
@@ -42,9 +42,9 @@ msdu__call msdu__nccl_describe(const msdu__track *track, const msdu__nccl_call *
         *reason_out = MSDU__PASSED_TYPE;
     } else if (msdu__call_bytes(&seen) < msdu__attach_number("MSDU_ATTACH_MIN_BYTES", 1024)) {
         *reason_out = MSDU__PASSED_SMALL;
-    } else if (!msdu__engine_allows(&track->place, &seen, MSDU__ANYWHERE)) {
+    } else if (!msdu__attach_engine_allows(&track->place, &seen, MSDU__ANYWHERE)) {
         *reason_out = MSDU__PASSED_DENIED;
-    } else if (is_half(kind) && !msdu__engine_takes_half()) {
+    } else if (is_half(kind) && !msdu__attach_engine_takes_half()) {
         *reason_out = MSDU__PASSED_HALF;
     }
     seen.is_candidate = *reason_out < 0;

@@ -36,7 +36,7 @@ static const char *refusal(const msdu__track *track)
             return "some gradients are summed up, others averaged";
         }
     }
-    return msdu__engine_refusal(r);
+    return msdu__attach_engine_refusal(r);
 }
 
 static msdu_status open_engine(msdu__track *track, double hosts)
@@ -67,7 +67,7 @@ static msdu_status open_engine(msdu__track *track, double hosts)
 
 static void close_engine(msdu__track *track)
 {
-    msdu__engine_close(&track->engine);
+    msdu__attach_engine_close(&track->engine);
     track->is_taking = false;
 }
 
@@ -187,7 +187,7 @@ void msdu__track_begin(msdu__track *const *tracks, size_t track_count)
 /* Zeros take part in the sums of a step that no trainer will see. */
 static msdu_status fill_step(msdu__track *track)
 {
-    msdu__engine *engine = &track->engine;
+    msdu__attach_engine *engine = &track->engine;
     msdu_status status = MSDU_OK;
     while (status == MSDU_OK && engine->announced > 0) {
         uint32_t at = engine->announced;
@@ -243,7 +243,7 @@ static bool part(msdu__track *track)
     double failed[1][MSDU__SUM_ROOM] = {{0}};
     char text[256];
     msdu__apart *list = NULL;
-    msdu_status status = msdu__engine_part(&track->engine, &list, &track->part.optimizer);
+    msdu_status status = msdu__attach_engine_part(&track->engine, &list, &track->part.optimizer);
     (void)snprintf(text, sizeof(text), "%s: %s", changed,
                    status == MSDU_OK ? "another rank failed" : msdu_last_error());
     failed[0][0] = status == MSDU_OK ? 0 : 1;

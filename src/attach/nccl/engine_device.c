@@ -7,7 +7,7 @@
 
 #include "attach/settings.h"
 
-static msdu_config settings_of(const msdu__engine *engine, const msdu__device_place *place)
+static msdu_config settings_of(const msdu__attach_engine *engine, const msdu__device_place *place)
 {
     msdu_config config = msdu__attach_config(engine->is_accumulated);
     config.lr = engine->lr > 0 ? engine->lr : config.lr;
@@ -22,7 +22,7 @@ static msdu_config settings_of(const msdu__engine *engine, const msdu__device_pl
     return config;
 }
 
-static msdu_status add_tensor(const msdu__engine *engine, uint32_t at)
+static msdu_status add_tensor(const msdu__attach_engine *engine, uint32_t at)
 {
     static double nowhere; /* until the first call says where the gradient is */
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
@@ -37,10 +37,10 @@ static msdu_status add_tensor(const msdu__engine *engine, uint32_t at)
     return msdu_tensor_add(engine->ctx, &desc, NULL);
 }
 
-msdu_status msdu__device_open(msdu__engine *engine, const msdu__recognizer *r,
+msdu_status msdu__device_open(msdu__attach_engine *engine, const msdu__recognizer *r,
                               const msdu__device_place *place)
 {
-    msdu_status status = msdu__engine_prepare(engine, r, place->ranks);
+    msdu_status status = msdu__attach_engine_prepare(engine, r, place->ranks);
     msdu_config config = settings_of(engine, place);
     status = status == MSDU_OK ? msdu_create(&config, &engine->ctx) : status;
     for (uint32_t i = 0; status == MSDU_OK && i < engine->count; i++) {
@@ -48,14 +48,14 @@ msdu_status msdu__device_open(msdu__engine *engine, const msdu__recognizer *r,
     }
     status = status == MSDU_OK ? msdu_start(engine->ctx) : status;
     if (status != MSDU_OK) {
-        msdu__engine_close(engine);
+        msdu__attach_engine_close(engine);
     }
     return status;
 }
 
-msdu_status msdu__device_start(msdu__engine *engine, uint32_t at, void *data, void *stream)
+msdu_status msdu__device_start(msdu__attach_engine *engine, uint32_t at, void *data, void *stream)
 {
-    msdu_status status = at == 0 ? msdu__engine_begin_step(engine) : MSDU_OK;
+    msdu_status status = at == 0 ? msdu__attach_engine_begin_step(engine) : MSDU_OK;
     if (status == MSDU_OK) {
         status = msdu_tensor_set(engine->ctx, at, MSDU_GRADIENT, data);
     }
@@ -66,18 +66,18 @@ msdu_status msdu__device_start(msdu__engine *engine, uint32_t at, void *data, vo
     return status;
 }
 
-msdu_status msdu__device_wait_too(msdu__engine *engine, uint32_t at, void *stream)
+msdu_status msdu__device_wait_too(msdu__attach_engine *engine, uint32_t at, void *stream)
 {
     const msdu_what what = (msdu_what)(MSDU_GRADIENT | MSDU_ALONE);
     return msdu_tensor_wait_on(engine->ctx, at, what, stream);
 }
 
-msdu_status msdu__device_wait(msdu__engine *engine, uint32_t at, void *stream)
+msdu_status msdu__device_wait(msdu__attach_engine *engine, uint32_t at, void *stream)
 {
     msdu_status status = msdu__device_wait_too(engine, at, stream);
     engine->waited++;
     if (status != MSDU_OK || engine->waited < engine->count) {
         return status;
     }
-    return msdu__engine_end_step(engine);
+    return msdu__attach_engine_end_step(engine);
 }

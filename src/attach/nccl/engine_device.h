@@ -27,13 +27,13 @@ typedef struct msdu__device_place {
 } msdu__device_place;
 
 /* Make the context and join the group; all ranks do. On failure there is nothing to release. */
-msdu_status msdu__device_open(msdu__engine *engine, const msdu__recognizer *r,
+msdu_status msdu__device_open(msdu__attach_engine *engine, const msdu__recognizer *r,
                               const msdu__device_place *place);
 /* Tensor `at` is in `data`, behind what `stream` was given so far. Does not wait. */
-msdu_status msdu__device_start(msdu__engine *engine, uint32_t at, void *data, void *stream);
+msdu_status msdu__device_start(msdu__attach_engine *engine, uint32_t at, void *data, void *stream);
 /* What `stream` is given from here on comes behind its sum. The last of a step ends the step. */
-msdu_status msdu__device_wait(msdu__engine *engine, uint32_t at, void *stream);
+msdu_status msdu__device_wait(msdu__attach_engine *engine, uint32_t at, void *stream);
 /* The same once more for another stream, before or after that. */
-msdu_status msdu__device_wait_too(msdu__engine *engine, uint32_t at, void *stream);
+msdu_status msdu__device_wait_too(msdu__attach_engine *engine, uint32_t at, void *stream);
 
 #endif

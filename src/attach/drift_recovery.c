@@ -41,6 +41,20 @@ void msdu__apart_free(msdu__apart *list)
     }
 }
 
+double msdu__apart_largest(const msdu__apart *list)
+{
+    double most = 0;
+    for (; list != NULL; list = list->next) {
+        const double *wide = list->parameter;
+        const float *narrow = list->parameter;
+        for (uint64_t i = 0; i < list->count; i++) {
+            const double size = fabs(msdu__apart_is_double(list) ? wide[i] : (double)narrow[i]);
+            most = size > most || !isfinite(size) ? size : most;
+        }
+    }
+    return most;
+}
+
 msdu__apart *msdu__apart_find(msdu__apart *list, uint64_t count, int32_t kind)
 {
     msdu__apart *found = NULL;

@@ -36,6 +36,7 @@ typedef struct msdu__apart {
     double last_lr;  /* of the latest of them */
     bool is_busy;    /* such a call is under way */
     bool is_left;    /* not in the pattern that was learned since, and told so */
+    uint64_t memory; /* where its sums were, if they have to come from there */
     void *parameter; /* x of the elements, in the call's type */
     void *momentum;  /* w */
     struct msdu__apart *next;
@@ -46,6 +47,9 @@ msdu__apart *msdu__apart_new(uint64_t count, int32_t kind);
 bool msdu__apart_is_double(const msdu__apart *apart);
 /* The whole list; NULL is allowed. */
 void msdu__apart_free(msdu__apart *list);
+
+/* The largest x of the whole list; 0 behind a synchronization, though w is not. */
+double msdu__apart_largest(const msdu__apart *list);
 
 /* Which is a call of this kind? Of several alike those that had fewest calls, in order: their
  * order among each other is taken to be what it was. NULL: none. */

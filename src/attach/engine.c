@@ -159,20 +159,29 @@ bool msdu__attach_engine_tell_lr(msdu__attach_engine *engine, double lr, char *w
 
 /* --- a step --- */
 
+uint64_t msdu__attach_engine_steps(const msdu__attach_engine *engine)
+{
+    return engine->steps_before + engine->steps;
+}
+
+bool msdu__attach_engine_is_over(const msdu__attach_engine *engine)
+{
+    return engine->ctx != NULL && engine->is_accumulated && engine->total_steps > 0 &&
+           msdu__attach_engine_steps(engine) >= engine->total_steps;
+}
+
 static bool is_meeting_wanted(const msdu__attach_engine *engine)
 {
-    uint64_t next = engine->steps_before + engine->steps + 1; /* the trainer's count after it */
+    const uint64_t next = msdu__attach_engine_steps(engine) + 1; /* the trainer's count after it */
     return engine->wants_meeting || (engine->total_steps > 0 && next == engine->total_steps) ||
            (engine->equal_steps > 0 && next % engine->equal_steps == 0);
 }
 
 msdu_status msdu__attach_engine_begin_step(msdu__attach_engine *engine)
 {
-    if (!engine->is_accumulated || !is_meeting_wanted(engine)) {
-        return MSDU_OK;
-    }
-    engine->wants_meeting = false;
-    return msdu_sync_after_step(engine->ctx);
+    engine->has_promised = engine->is_accumulated && is_meeting_wanted(engine);
+    engine->wants_meeting = engine->wants_meeting && !engine->has_promised;
+    return engine->has_promised ? msdu_sync_after_step(engine->ctx) : MSDU_OK;
 }
 
 msdu_status msdu__attach_engine_end_step(msdu__attach_engine *engine)
@@ -222,8 +231,7 @@ msdu_status msdu__attach_engine_start(msdu__attach_engine *engine, uint32_t at, 
 
 bool msdu__attach_engine_is_guarded(const msdu__attach_engine *engine)
 {
-    return engine->guard_steps > 0 && !engine->is_accumulated && engine->steps > 0 &&
-           engine->steps % engine->guard_steps == 0;
+    return engine->guard_steps > 0 && engine->steps > 0 && engine->steps % engine->guard_steps == 0;
 }
 
 /*
@@ -232,7 +240,7 @@ bool msdu__attach_engine_is_guarded(const msdu__attach_engine *engine)
  */
 static void add_given(msdu__attach_engine *engine, const msdu__grad *grad, uint32_t at)
 {
-    if (engine->guard_steps == 0) {
+    if (engine->guard_steps == 0 || engine->is_accumulated) {
         return;
     }
     const uint32_t *words = grad->user;

@@ -55,6 +55,7 @@ typedef struct msdu__attach_engine {
     uint64_t equal_steps;  /* setting MSDU_ATTACH_EQUAL_STEPS */
     uint64_t total_steps;  /* the trainer's, setting MSDU_TOTAL_STEPS */
     bool wants_meeting;
+    bool has_promised;    /* the latest step ends with equal parameters on all ranks */
     double lr;            /* as the trainer told it, before or since; 0: not at all */
     uint64_t guard_steps; /* setting MSDU_ATTACH_GUARD; 0: off */
     uint64_t given;       /* a hash of the sums that were given out since it was compared last */
@@ -98,9 +99,13 @@ msdu_status msdu__attach_engine_wait(msdu__attach_engine *engine, uint32_t at, b
 /* The trainer tells the next step's learning rate, before there is an engine, too. False: local
  * steps have begun without one, and what they did so far has no scale; the text says so. */
 bool msdu__attach_engine_tell_lr(msdu__attach_engine *engine, double lr, char *why, size_t bytes);
-/* Are ranks to compare `given` now, before the first tensor of a step? Only in the gradient domain,
- * where all of them are given the same. */
+/* Are ranks to be compared now, before the first tensor of a step? In the gradient domain by
+ * `given`, which is the same on all of them. */
 bool msdu__attach_engine_is_guarded(const msdu__attach_engine *engine);
+/* Steps of the trainer until the present one. */
+uint64_t msdu__attach_engine_steps(const msdu__attach_engine *engine);
+/* Local steps: the latest step was the trainer's last one, as the user said. */
+bool msdu__attach_engine_is_over(const msdu__attach_engine *engine);
 /* Wait for all that was started. */
 msdu_status msdu__attach_engine_settle(msdu__attach_engine *engine);
 

@@ -110,10 +110,25 @@ void msdu__part_free(msdu__part *part)
     *part = (msdu__part){.apart = NULL};
 }
 
+void msdu__part_over(msdu__part *part, const msdu__recognizer *r)
+{
+    part->is_over = true;
+    for (msdu__apart *apart = part->apart; apart != NULL; apart = apart->next) {
+        apart->memory = r->tensors[apart->at].memory;
+    }
+}
+
 msdu__apart *msdu__part_find(const msdu__part *part, const msdu__call *seen)
 {
-    bool is_candidate = seen->is_candidate && part->apart != NULL;
-    return is_candidate ? msdu__apart_find(part->apart, seen->count, seen->kind) : NULL;
+    msdu__apart *apart = seen->is_candidate ? part->apart : NULL;
+    if (apart != NULL && !part->is_over) {
+        return msdu__apart_find(apart, seen->count, seen->kind);
+    }
+    while (apart != NULL && (apart->memory != seen->memory || apart->count != seen->count ||
+                             apart->kind != seen->kind || apart->is_busy)) {
+        apart = apart->next;
+    }
+    return apart;
 }
 
 void msdu__part_joined(msdu__part *part, msdu__apart *apart)
@@ -124,7 +139,7 @@ void msdu__part_joined(msdu__part *part, msdu__apart *apart)
     }
     *at = apart->next;
     apart->next = NULL;
-    if (part->apart == NULL && !part->is_quiet) {
+    if (part->apart == NULL && !part->is_quiet && !part->is_over) {
         (void)fprintf(stderr, "msdu: rank 0: ranks are joined again\n");
     }
 }
@@ -143,7 +158,7 @@ static void tell_one(const msdu__apart *apart, bool is_end)
 void msdu__part_tell(msdu__part *part, bool is_end)
 {
     for (msdu__apart *apart = part->apart; apart != NULL; apart = apart->next) {
-        if (!part->is_quiet && (is_end || !apart->is_left)) {
+        if (!part->is_quiet && !part->is_over && (is_end || !apart->is_left)) {
             tell_one(apart, is_end);
         }
         apart->is_left = true;

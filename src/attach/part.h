@@ -20,6 +20,7 @@ typedef struct msdu__part {
     msdu__call *before;        /* the pattern before the change */
     uint32_t before_count;
     bool is_quiet; /* another rank tells it */
+    bool is_over;  /* parameters are equal, momentum is not */
 } msdu__part;
 
 /* values[0 .. count) <- their sum over ranks; false: it failed, and the text is msdu_last_error()
@@ -34,6 +35,9 @@ typedef bool (*msdu__part_sum)(void *user, double *values, size_t count);
 bool msdu__part_keep(msdu__part *part, msdu__apart *list, int ranks, msdu__part_sum sum,
                      void *user);
 void msdu__part_free(msdu__part *part);
+/* They met behind the last step. What comes from a gradient's memory is one more all the same; else
+ * it may be an average, and is left alone. */
+void msdu__part_over(msdu__part *part, const msdu__recognizer *r);
 /* A gradient that joins the ranks again; NULL: the call is none. */
 msdu__apart *msdu__part_find(const msdu__part *part, const msdu__call *seen);
 /* Ranks are equal in it: it is the caller's. */

@@ -8,7 +8,8 @@
 #define REPEATS 3 /* of a period, before it is believed */
 #define STRAYS  2 /* steps' worth of strays in a row end the patience */
 
-#define LOOK_STEPS   128 /* between two looks for contradictions, at last */
+#define LOOK_STEPS   128 /* between two looks for contradictions, at last ... */
+#define LOOK_LOCAL   8   /* ... and under local steps */
 #define WINDOW_LEAST 24  /* candidates whose memory is looked at, for short periods */
 
 #define NEIGHBORS 8 /* places of the table where a memory may stand */
@@ -170,7 +171,7 @@ static bool has_marks(const msdu__recognizer *r, uint32_t period, uint32_t from)
 
 /* How memory of the latest periods comes back, as far back as is worth it. */
 typedef enum memory_order {
-    ELSEWHERE, /* later or sooner than after a period, or not at all */
+    ELSEWHERE, /* later or sooner than after a period, or not at all: two models take turns, say */
     ABOUT,     /* mostly after a period, and never much later: places change among tensors */
     EXACT,     /* after a period */
 } memory_order;
@@ -187,7 +188,7 @@ static memory_order memory_of(const msdu__recognizer *r, uint32_t period, uint32
         const uint64_t back = r->seen[i].back;
         exact += back == period ? 1 : 0;
         near += 4 * back >= 3 * (uint64_t)period && 4 * back <= 6 * (uint64_t)period ? 1 : 0;
-        far += back == 0 || back > 2 * (uint64_t)period ? 1 : 0;
+        far += back == 0 || back >= 2 * (uint64_t)period ? 1 : 0;
     }
     return exact == window ? EXACT : far == 0 && 2 * near > window ? ABOUT : ELSEWHERE;
 }
@@ -224,9 +225,9 @@ static bool is_step(const msdu__recognizer *r, uint32_t period, uint32_t from, m
     const memory_order memory = memory_of(r, period, from);
     const bool is_exact = memory == EXACT;
     const bool is_marked = has_marks(r, period, from);
-    /* one place for all, and nothing between: equal layers would do the same */
-    if (memory == ELSEWHERE || (period == 1 && !(is_exact && is_marked)) ||
-        has_broken(r, period, from) || is_divisible(r, period, from, is_exact && is_marked)) {
+    /* one place for all: equal layers would do the same, and may have marks behind each */
+    if (memory == ELSEWHERE || period == 1 || has_broken(r, period, from) ||
+        is_divisible(r, period, from, is_exact && is_marked)) {
         return false;
     }
     const bool is_strange = has_strange_past(r, period, from);
@@ -323,6 +324,15 @@ static void choose_tensors(msdu__recognizer *r)
     }
 }
 
+/* What the latest candidates were before they are steps of the present pattern is not counted
+ * twice. */
+static void drop_overlap(msdu__recognizer *r, uint32_t calls)
+{
+    const uint64_t begin = r->total - calls;
+    const uint64_t twice = r->ended_total > begin ? (r->ended_total - begin) / r->pattern_count : 0;
+    r->ended_steps -= twice < r->ended_steps ? twice : r->ended_steps;
+}
+
 /* The step begins with the first candidate that repeats; where in a step are we now? */
 static void take_pattern(msdu__recognizer *r, uint32_t period)
 {
@@ -338,6 +348,7 @@ static void take_pattern(msdu__recognizer *r, uint32_t period)
     r->position = (r->seen_count - from) % period;
     r->state = r->position == 0 ? MSDU__FOLLOWING : MSDU__WAITING;
     r->held_steps = (r->seen_count - from) / period;
+    drop_overlap(r, r->seen_count - from);
     r->held_calls = r->seen_count - from;
     for (uint32_t i = from; i < r->seen_count; i++) {
         r->held_calls += r->seen[i].others;
@@ -369,10 +380,11 @@ bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUM
     return true;
 }
 
-bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps)
+bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps, bool is_local)
 {
     const bool has_evidence = r->doubt > MSDU__DOUBT_NONE && r->doubt < MSDU__DOUBT_FULL;
-    return has_evidence && steps > 0 && ((steps & (steps - 1)) == 0 || steps % LOOK_STEPS == 0);
+    const uint64_t every = is_local ? LOOK_LOCAL : LOOK_STEPS;
+    return has_evidence && steps > 0 && ((steps & (steps - 1)) == 0 || steps % every == 0);
 }
 
 bool msdu__recognize_is_contradicted(const msdu__recognizer *r)
@@ -381,10 +393,22 @@ bool msdu__recognize_is_contradicted(const msdu__recognizer *r)
     return has_evidence && (r->has_moved || r->has_alternated);
 }
 
+uint64_t msdu__recognize_steps(const msdu__recognizer *r)
+{
+    return r->ended_steps + r->held_steps;
+}
+
 bool msdu__recognize_is_proven(const msdu__recognizer *r)
 {
-    return r->state >= MSDU__WAITING && r->held_steps >= MSDU__STEPS_PROVEN &&
+    const bool is_said = r->total_steps > 0 ? msdu__recognize_steps(r) < r->total_steps
+                                            : r->doubt == MSDU__DOUBT_NONE;
+    return is_said && r->state >= MSDU__WAITING && r->held_steps >= MSDU__STEPS_PROVEN &&
            r->held_calls >= calls_proven[r->doubt];
+}
+
+bool msdu__recognize_is_exceeded(const msdu__recognizer *r)
+{
+    return r->total_steps > 0 && msdu__recognize_steps(r) > r->total_steps + MSDU__STEPS_BEYOND;
 }
 
 void msdu__recognize_close(msdu__recognizer *r)
@@ -403,6 +427,8 @@ static msdu__verdict give_up(msdu__recognizer *r)
     r->votes = 0;
     r->pattern_count = r->tensor_count = 0;
     r->position = 0;
+    r->ended_steps += r->held_steps;
+    r->ended_total = r->total;
     r->held_steps = r->held_calls = 0;
     r->stray_count = r->stray_steps = 0;
     r->has_strayed = false;

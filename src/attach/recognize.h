@@ -16,7 +16,9 @@
  *
  * What memory does not tell is passed through, unless the user says how many gradients a step has.
  * Local steps need more calls of proof, and memory that comes back after exactly one step: two
- * places of a pattern must never be one parameter.
+ * places of a pattern must never be one parameter. Layers that take turns on memory and gradients
+ * of each micro-batch look like steps for ever. So the user has to say how many gradients a step
+ * has, or how many steps there are: what comes more often is no step.
  */
 #ifndef MSDU_RECOGNIZE_H
 #define MSDU_RECOGNIZE_H
@@ -30,6 +32,7 @@
 #define MSDU__STEPS_BORNE  3     /* steps in a row with strays before the pattern is given up */
 #define MSDU__STEPS_PROVEN 20    /* whole steps before local steps */
 #define MSDU__VOTES_MAX    64    /* until one is agreed upon */
+#define MSDU__STEPS_BEYOND 8     /* that look like steps: averages at the beginning and end */
 
 /* What is known of a call. All but `memory` is equal on all ranks. */
 typedef struct msdu__call {
@@ -90,11 +93,12 @@ typedef struct msdu__seen {
     uint32_t back;   /* candidates since the same memory came last; 0: never */
 } msdu__seen;
 
-/* Zeroed, then `least`, `tensors_wanted` and, if any place is denied, `allows` set by the caller.
- */
+/* Zeroed, then `least`, `tensors_wanted`, `total_steps` and, if any place is denied, `allows` set
+ * by the caller. */
 typedef struct msdu__recognizer {
     uint32_t least;          /* calls before a period is believed */
     uint32_t tensors_wanted; /* gradients of a step as the user counts them; 0: find out */
+    uint64_t total_steps;    /* of the trainer, as the user says; 0: not said */
     msdu__allows_fn allows;  /* asked once a pattern is known; NULL: all */
     const void *allows_user;
     msdu__recognizer_state state;
@@ -111,6 +115,8 @@ typedef struct msdu__recognizer {
     uint32_t position;      /* in the pattern, of what is due */
     uint64_t held_steps;    /* whole steps that the pattern explains */
     uint64_t held_calls;    /* and the calls since it began, equal on all ranks */
+    uint64_t ended_steps;   /* held by patterns before it ... */
+    uint64_t ended_total;   /* ... until so many candidates */
     uint32_t stray_count;   /* since a tensor came that was due */
     bool has_strayed;       /* in the present step */
     uint32_t stray_steps;   /* in a row with strays */
@@ -138,13 +144,19 @@ void msdu__recognize_mark(msdu__recognizer *r);
 void msdu__recognize_vote(msdu__recognizer *r, double sums_out[MSDU__VOTE_SUMS]);
 bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUMS], int ranks);
 
-/* Is it time for ranks to ask each other for contradictions? Equal on all ranks, for each step. */
-bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps);
+/* Is it time for ranks to ask each other for contradictions? Equal on all ranks, for each step.
+ * Under local steps a wrong step does more harm. */
+bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps, bool is_local);
 /* This rank's memory says by now that one place of the pattern is two parameters. */
 bool msdu__recognize_is_contradicted(const msdu__recognizer *r);
 /* Has the pattern held for so long that local steps may build on it? Equal on all ranks, who ask
  * each other for contradictions then. */
 bool msdu__recognize_is_proven(const msdu__recognizer *r);
+/* Whole steps so far, of all patterns. Equal on all ranks. */
+uint64_t msdu__recognize_steps(const msdu__recognizer *r);
+/* More of them came than the trainer has steps: what was taken for a step is a part of one, or the
+ * user's number is wrong. Equal on all ranks. */
+bool msdu__recognize_is_exceeded(const msdu__recognizer *r);
 /* Pass everything through from now on. */
 void msdu__recognize_close(msdu__recognizer *r);
 

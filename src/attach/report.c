@@ -52,26 +52,32 @@ void msdu__tell_nothing(const msdu__recognizer *r, bool is_told)
         return;
     }
     const bool is_asked = r->tensors_wanted > 0;
-    (void)fprintf(stderr,
-                  r->votes > 0 && !is_asked
-                      ? "msdu: reductions repeat, but what a step is cannot be seen: their memory "
-                        "does not come back once a step, or its layers are all alike; "
-                        "MSDU_ATTACH_TENSORS says how many gradients a step has\n"
-                      : "msdu: no sequence of reductions came three times%s\n",
-                  is_asked ? " with MSDU_ATTACH_TENSORS gradients" : "");
+    (void)fprintf(
+        stderr,
+        r->votes > 0 && !is_asked
+            ? "msdu: reductions repeat, but what a step is cannot be seen: their memory "
+              "does not come back once a step, or its layers are all alike or lie in one place; "
+              "MSDU_ATTACH_TENSORS says how many gradients a step has\n"
+            : "msdu: no sequence of reductions came three times%s\n",
+        is_asked ? " with MSDU_ATTACH_TENSORS gradients" : "");
 }
 
 void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told)
 {
-    if (r->doubt >= MSDU__DOUBT_EQUAL && r->held_steps >= MSDU__STEPS_PROVEN && !*is_told) {
-        *is_told = true;
-        (void)fprintf(
-            stderr,
-            "msdu: a step seems to have %u gradients, but their memory moves, or all are "
-            "alike, so two of them may be one parameter: no local steps, all is passed through; "
-            "MSDU_ATTACH_TENSORS=%u says that it is so\n",
-            r->pattern_count, r->pattern_sums);
+    const bool has_doubt = r->doubt >= MSDU__DOUBT_EQUAL;
+    const bool is_unsaid = r->doubt > MSDU__DOUBT_NONE && r->total_steps == 0;
+    if ((!has_doubt && !is_unsaid) || r->held_steps < MSDU__STEPS_PROVEN || *is_told) {
+        return;
     }
+    *is_told = true;
+    (void)fprintf(stderr,
+                  "msdu: a step seems to have %u gradients, but %s: no local steps, all is passed "
+                  "through; MSDU_ATTACH_TENSORS=%u says that it is so%s\n",
+                  r->pattern_count,
+                  has_doubt ? "their memory moves, or all are alike, so two of them may be one "
+                              "parameter"
+                            : "it may be a part of one",
+                  r->pattern_sums, has_doubt ? "" : ", MSDU_TOTAL_STEPS how many steps there are");
 }
 
 void msdu__tell_contradiction(const msdu__recognizer *r, bool had_engine)

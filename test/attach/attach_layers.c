@@ -6,7 +6,11 @@
  * whether ranks meet in every step or not. Words:
  *   layers=N  steps=N  reverse  single (float32)  nonblocking  staged (all through one buffer)
  *   residual  blocks as of a ResNet-50 in place of the layers: 161 tensors, 30 of them small
+ *   bare  neither embedding nor head;  shared  layers take turns on one set of buffers
  *   frozen=L  from the middle on layer L is not trained any more; eval=N  losses every N steps
+ *   swap=N  from step N on layers 3 and 7 come in each other's place
+ *   micro=N  reductions of each gradient before an update;  barrier  behind each of them
+ *   average  at the end, of all ranks' parameters
  * Rank 0 prints how far ranks are apart, how far the mean is from the best, and a fingerprint.
  */
 #include <mpi.h>
@@ -22,13 +26,16 @@
 #define MOMENTUM    0.9
 
 typedef struct trainer {
-    int layers, steps, frozen, evaluation;
+    int layers, steps, frozen, evaluation, swap, micro;
     bool is_reverse, is_single, is_nonblocking, is_staged, is_residual;
+    bool is_bare, is_shared, has_barriers;
     int rank, ranks, count;
     int size[TENSORS_MAX];
     int layer[TENSORS_MAX]; /* -1: of none */
     double *weight[TENSORS_MAX], *velocity[TENSORS_MAX], *gradient[TENSORS_MAX];
+    double *pending[TENSORS_MAX]; /* sums of micro-batches */
     double *stage;
+    double *turns[4]; /* of the tensors of a layer */
 } trainer;
 
 static int number(int argc, char **argv, const char *name, int otherwise)
@@ -90,6 +97,10 @@ static void build(trainer *t)
     static const int sizes[] = {768, 300, 1024, 256};
     if (t->is_residual) {
         add_residual(t);
+    } else if (t->is_bare) {
+        for (int l = 0; l < 4 * t->layers; l++) {
+            add(t, sizes[l % (t->is_staged ? 1 : 4)], l / 4);
+        }
     } else {
         add(t, 5000, -1);
         for (int l = 0; l < t->layers; l++) {
@@ -103,8 +114,12 @@ static void build(trainer *t)
         t->weight[i] = calloc((size_t)t->size[i], sizeof(double));
         t->velocity[i] = calloc((size_t)t->size[i], sizeof(double));
         t->gradient[i] = calloc((size_t)t->size[i], sizeof(double));
+        t->pending[i] = calloc((size_t)t->size[i], sizeof(double));
     }
     t->stage = calloc(1 << 16, sizeof(double));
+    for (int i = 0; i < 4; i++) {
+        t->turns[i] = t->is_shared ? calloc(1 << 12, sizeof(double)) : t->stage;
+    }
 }
 
 static double target(int rank, int tensor, int i)
@@ -137,10 +152,11 @@ static void reduce(trainer *t, int k, MPI_Request *request)
     if (t->is_nonblocking) {
         MPI_Iallreduce(MPI_IN_PLACE, t->gradient[k], t->size[k], type, MPI_SUM, MPI_COMM_WORLD,
                        request);
-    } else if (t->is_staged) {
-        memcpy(t->stage, t->gradient[k], bytes);
-        MPI_Allreduce(MPI_IN_PLACE, t->stage, t->size[k], type, MPI_SUM, MPI_COMM_WORLD);
-        memcpy(t->gradient[k], t->stage, bytes);
+    } else if (t->is_staged || t->is_shared) {
+        double *stage = t->turns[k % 4];
+        memcpy(stage, t->gradient[k], bytes);
+        MPI_Allreduce(MPI_IN_PLACE, stage, t->size[k], type, MPI_SUM, MPI_COMM_WORLD);
+        memcpy(t->gradient[k], stage, bytes);
     } else {
         MPI_Allreduce(MPI_IN_PLACE, t->gradient[k], t->size[k], type, MPI_SUM, MPI_COMM_WORLD);
     }
@@ -161,6 +177,36 @@ static bool is_frozen(const trainer *t, int k, int step)
     return t->layer[k] >= 0 && t->layer[k] == t->frozen && step >= t->steps / 2;
 }
 
+/* Which tensor comes in this place? */
+static int swapped(const trainer *t, int k, int step)
+{
+    const bool is_swapped = t->swap >= 0 && step >= t->swap;
+    const int moved = t->layer[k] == 3 ? 16 : t->layer[k] == 7 ? -16 : 0;
+    return is_swapped ? k + moved : k;
+}
+
+/* One by one, several times, with updates that add up. */
+static void train_micro(trainer *t)
+{
+    for (int step = 0; step < t->steps * t->micro; step++) {
+        for (int k = 0; k < t->count; k++) {
+            backward(t, k);
+            reduce(t, k, NULL);
+            for (int i = 0; i < t->size[k]; i++) {
+                const double sum = step % t->micro == 0 ? 0 : t->pending[k][i];
+                t->pending[k][i] = sum + t->gradient[k][i] / t->micro;
+            }
+            if (t->has_barriers) {
+                MPI_Barrier(MPI_COMM_WORLD);
+            }
+        }
+        for (int k = 0; k < t->count && step % t->micro == t->micro - 1; k++) {
+            memcpy(t->gradient[k], t->pending[k], (size_t)t->size[k] * sizeof(double));
+            update(t, k);
+        }
+    }
+}
+
 static void train(trainer *t)
 {
     static MPI_Request requests[TENSORS_MAX];
@@ -169,7 +215,7 @@ static void train(trainer *t)
         int used[TENSORS_MAX];
         int count = 0;
         for (int at = 0; at < t->count; at++) {
-            int k = t->is_reverse ? t->count - 1 - at : at;
+            int k = swapped(t, t->is_reverse ? t->count - 1 - at : at, step);
             if (!is_frozen(t, k, step)) {
                 used[count] = k;
                 backward(t, k);
@@ -186,6 +232,16 @@ static void train(trainer *t)
         for (int i = 0; t->evaluation > 0 && step % t->evaluation == 0 && i < 7; i++) {
             double loss = i;
             MPI_Allreduce(MPI_IN_PLACE, &loss, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        }
+    }
+}
+
+static void average(trainer *t)
+{
+    for (int k = 0; k < t->count; k++) {
+        MPI_Allreduce(MPI_IN_PLACE, t->weight[k], t->size[k], MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        for (int i = 0; i < t->size[k]; i++) {
+            t->weight[k][i] /= t->ranks;
         }
     }
 }
@@ -228,13 +284,25 @@ int main(int argc, char **argv)
     t.steps = number(argc, argv, "steps", 100);
     t.frozen = number(argc, argv, "frozen", -1);
     t.evaluation = number(argc, argv, "eval", 0);
+    t.swap = number(argc, argv, "swap", -1);
+    t.micro = number(argc, argv, "micro", 1);
+    t.is_bare = has_word(argc, argv, "bare");
+    t.is_shared = has_word(argc, argv, "shared");
+    t.has_barriers = has_word(argc, argv, "barrier");
     t.is_reverse = has_word(argc, argv, "reverse");
     t.is_single = has_word(argc, argv, "single");
     t.is_nonblocking = has_word(argc, argv, "nonblocking");
     t.is_staged = has_word(argc, argv, "staged");
     t.is_residual = has_word(argc, argv, "residual");
     build(&t);
-    train(&t);
+    if (t.micro > 1 || t.has_barriers) {
+        train_micro(&t);
+    } else {
+        train(&t);
+    }
+    if (has_word(argc, argv, "average")) {
+        average(&t);
+    }
     report(&t);
     MPI_Finalize();
     return 0;

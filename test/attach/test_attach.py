@@ -126,7 +126,8 @@ class Exact(Case):
         self.assertIn("180 denied by a list", done.stderr)
 
     def test_local_steps_without_one_of_the_gradients_are_refused(self) -> None:
-        done = self.good(attached(MSDU_OPTIMIZER="sgd", MSDU_ATTACH_DENY="at=1"))
+        settings = {"MSDU_OPTIMIZER": "sgd", "MSDU_TOTAL_STEPS": "60"}
+        done = self.good(attached(MSDU_ATTACH_DENY="at=1", **settings))
         self.assertEqual(log(done), log(self.good(plain())))
         self.assertIn("a list denies some by at=", done.stderr)
 
@@ -227,7 +228,7 @@ class Ways(Case):
             self.assertIn(": 0 reductions taken as gradients", done.stderr)
 
     def test_fortran_names_are_reached(self) -> None:
-        done = self.good(attached(name="attach_fortran"))
+        done = self.good(attached(name="attach_fortran", MSDU_ATTACH_TENSORS="1"))
         self.assert_near(losses(done), losses(self.good(plain(name="attach_fortran"))), 0.02)
         self.assertIn("1 reductions a step, 5000 elements", done.stderr)
 
@@ -236,7 +237,7 @@ class Ways(Case):
             self.skipTest(f"no Fortran compiler with mpi_f08 of {options.family}")
         reference = losses(self.good(plain(name="attach_f08")))
         for words in ([], ["in-place"], ["nonblocking"]):
-            done = self.good(attached(*words, name="attach_f08"))
+            done = self.good(attached(*words, name="attach_f08", MSDU_ATTACH_TENSORS="1"))
             self.assert_near(losses(done), reference, 0.02)
             if words == ["nonblocking"]:
                 self.assertIn("40 by calls that are not taken", done.stderr)

@@ -148,6 +148,50 @@ class Doubt(Layered):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("gradients of one size are not in the order that they were in", done.stderr)
 
+    def assert_ends_with_an_error(self, text: str, *words: str, **settings: str) -> None:
+        """Ranks are apart, and cannot be joined."""
+        done = self.attached(*words, **{**LOCAL, **settings})
+        self.assertNotEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(text, done.stderr)
+        self.assertNotIn("joined again", done.stderr)
+
+    def test_layers_that_change_places(self) -> None:
+        for step in ("40", "61", "99"):  # the last is seen at the end of the job
+            words = ("layers=12", f"swap={step}")
+            self.assert_ends_with_an_error("came in another order", *words)
+        done = self.attached("layers=12", "swap=61", "single", **ALWAYS)
+        self.assertEqual(end(done)[0], 0)
+
+    def test_one_buffer_and_a_barrier_behind_each_gradient(self) -> None:
+        words = ("layers=3", "bare", "staged", "barrier")
+        for settings in (LOCAL, ALWAYS):
+            self.assert_left_alone(self.attached(*words, **settings), *words)
+
+    def test_what_comes_more_often_than_there_are_steps_is_none(self) -> None:
+        for some in (("layers=12", "micro=2"), ("layers=12", "bare", "shared")):
+            words = (*some, "steps=200")
+            text = "209 steps came, MSDU_TOTAL_STEPS is 200"
+            self.assert_ends_with_an_error(text, *words, MSDU_TOTAL_STEPS="200")
+            unsaid = {key: text for key, text in LOCAL.items() if key != "MSDU_TOTAL_STEPS"}
+            done = self.attached(*words, **unsaid)
+            self.assert_left_alone(done, *words)
+            self.assertIn("it may be a part of one: no local steps", done.stderr)
+
+    def test_the_end_is_told_where_ranks_did_not_meet(self) -> None:
+        done = self.attached("layers=12", **{**LOCAL, "MSDU_TOTAL_STEPS": "103"})
+        self.assertGreater(end(done)[0], 0)
+        self.assertIn("ended after 100 steps, MSDU_TOTAL_STEPS is 103", done.stderr)
+
+    def test_what_comes_behind_the_last_step_is_passed_through(self) -> None:
+        for word in ("steps=103", "average"):
+            words = ("layers=12", word)
+            done = self.attached(*words, **LOCAL, MSDU_ATTACH_GUARD="3")
+            apart, away, _ = end(done)
+            self.assertLess(apart, 1e-11, word)
+            self.assertAlmostEqual(away, self.plain(*words)[1], delta=1e-9)
+            self.assertIn("all 100 steps of MSDU_TOTAL_STEPS were made", done.stderr)
+            self.assertNotIn("differ", done.stderr)
+
     def test_local_steps_wait_for_twenty_whole_steps(self) -> None:
         words = ("layers=48", "steps=19")
         done = self.attached(*words, **{**LOCAL, "MSDU_TOTAL_STEPS": "19"})

@@ -145,7 +145,8 @@ class Exact(Case):
         self.assertIn("float64 with local steps", double.stderr)
 
     def test_local_steps_without_one_of_the_gradients_are_refused(self) -> None:
-        done = self.good(attached(MSDU_OPTIMIZER="sgd", MSDU_ATTACH_DENY="at=1"))
+        settings = {"MSDU_OPTIMIZER": "sgd", "MSDU_TOTAL_STEPS": "60"}
+        done = self.good(attached(MSDU_ATTACH_DENY="at=1", **settings))
         self.assertEqual(done.log(), self.good(plain()).log())
         self.assertIn("a list denies some by at=", done.stderr)
 
@@ -313,6 +314,12 @@ class Local(Case):
             done = self.good(attached("double", **{**settings, name: value}))
             self.assertLess(done.apart(), 1e-9, name)
         self.assertLess(self.good(attached("double", "meet", **settings)).apart(), 1e-9)
+
+    def test_more_steps_than_there_are_end_the_job(self) -> None:
+        settings = {"MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "40", **SGD}
+        done = attached("double", **settings)
+        self.assertNotIn(0, done.codes)
+        self.assertIn("more steps came than MSDU_TOTAL_STEPS", done.stderr)
 
 
 class Changes(Case):

@@ -51,6 +51,8 @@ typedef struct msdu__stream {
     msdu__attach_comm place;
     bool is_left_alone; /* one rank, or an intercommunicator */
     bool is_plain;      /* passed through on purpose, or because there is no engine */
+    bool was_local;     /* local steps were taken */
+    bool is_deserted;   /* another rank is at its end already */
     bool has_strayed;
     bool has_failed;
     char why[256]; /* has_failed */
@@ -90,6 +92,34 @@ void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen);
 void msdu__stream_join(msdu__stream *stream, msdu__apart *apart, void *sum);
 /* Finish, and tell what happened; once. */
 void msdu__stream_end(msdu__stream *stream);
+
+/* trust.c: all ranks are at the same call. */
+/* Is this rank the one that tells? */
+bool msdu__stream_is_teller(const msdu__stream *stream);
+/* What one rank cannot do, none does. */
+bool msdu__stream_agree(msdu__stream *stream, bool is_good);
+/* Do all ranks have the same number? */
+bool msdu__stream_is_equal(const msdu__stream *stream, uint64_t number);
+/* Local steps are being taken. */
+bool msdu__stream_is_local(const msdu__stream *stream);
+/* Before a step of an engine: is it still to be trusted? If not the stream is plain from now on, or
+ * has failed. */
+void msdu__stream_check(msdu__stream *stream);
+/* What was taken for a parameter is two of them: the same, by whether local steps were taken. */
+void msdu__stream_contradict(msdu__stream *stream);
+/* The stream has failed, for one because of more steps than the trainer has, after local ones. */
+bool msdu__stream_has_too_many(msdu__stream *stream);
+/* What is known before the engine ends, by this rank alone. */
+typedef struct msdu__last_word {
+    bool is_local;
+    bool is_over; /* it was the trainer's last step */
+    bool has_met; /* and a synchronization */
+    uint64_t steps;
+} msdu__last_word;
+msdu__last_word msdu__stream_last_word(msdu__stream *stream);
+/* Behind it, so that ranks that are not at their end know: a job whose ranks are not what they must
+ * be does not end well. */
+void msdu__stream_check_end(msdu__stream *stream, const msdu__last_word *word);
 
 /* pending.c: requests of MPI_Iallreduce, as generalized requests of MPI. */
 typedef struct msdu__pending {

@@ -58,6 +58,7 @@ static msdu__stream *stream_new(MPI_Comm comm)
     stream->is_left_alone = is_inter || ranks == 1;
     stream->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     stream->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
+    stream->recognizer.total_steps = msdu__attach_number("total_steps", 0);
     stream->recognizer.allows = msdu__attach_engine_allows;
     stream->gain.phase = msdu__attach_is_asked() ? MSDU__GAIN_ASKED : MSDU__GAIN_PLAIN;
     describe_comm(comm, &stream->place);

@@ -24,15 +24,6 @@ static const char *which(const msdu__stream *stream, char text[WHICH_BYTES])
 
 /* --- begin --- */
 
-/* What one rank cannot do, none does: all are at the same call. */
-static bool agree(const msdu__stream *stream, bool is_good)
-{
-    int mine = is_good ? 1 : 0;
-    int all = 0;
-    (void)PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, stream->comm);
-    return all == 1;
-}
-
 static const char *refusal(const msdu__recognizer *r)
 {
     int level = 0;
@@ -50,24 +41,10 @@ static bool sum_over_ranks(void *user, double *values, size_t count)
            MPI_SUCCESS;
 }
 
-static bool is_teller(const msdu__stream *stream)
-{
-    return stream->rank == 0 && msdu__attach_is_loud();
-}
-
-/* Do all ranks have the same number? */
-static bool is_equal(const msdu__stream *stream, uint64_t number)
-{
-    const uint64_t own[2] = {number, ~number};
-    uint64_t largest[2] = {0};
-    return PMPI_Allreduce(own, largest, 2, MPI_UINT64_T, MPI_MAX, stream->comm) == MPI_SUCCESS &&
-           largest[0] == ~largest[1];
-}
-
 void msdu__stream_meet(msdu__stream *stream)
 {
     stream->is_met = true;
-    if (!is_equal(stream, msdu__attach_hash())) {
+    if (!msdu__stream_is_equal(stream, msdu__attach_hash())) {
         msdu__recognize_close(&stream->recognizer);
         if (stream->rank == 0) {
             (void)fprintf(stderr,
@@ -97,7 +74,7 @@ void msdu__stream_vote(msdu__stream *stream)
         stream->has_failed = msdu__part_is_lost(&stream->part, r, stream->why, sizeof(stream->why));
         set_timed(stream, stream->gain.phase == MSDU__GAIN_PLAIN && !stream->is_plain);
     }
-    if (is_teller(stream)) {
+    if (msdu__stream_is_teller(stream)) {
         msdu__tell_vote(r, &stream->unmet_told);
     }
 }
@@ -121,7 +98,7 @@ static void refuse(msdu__stream *stream, const char *why, bool is_own)
 static void tell_begin(msdu__stream *stream)
 {
     char text[WHICH_BYTES];
-    if (!stream->is_told && is_teller(stream)) {
+    if (!stream->is_told && msdu__stream_is_teller(stream)) {
         (void)fprintf(stderr,
                       "msdu: gradients recognized: %u reductions a step, %" PRIu64
                       " elements, on a communicator of %d ranks%s; domain %s\n",
@@ -133,12 +110,19 @@ static void tell_begin(msdu__stream *stream)
     msdu__part_tell(&stream->part, false);
 }
 
+/* Steps of the trainer so far, without an engine. */
+static uint64_t steps_without(const msdu__stream *stream)
+{
+    return stream->ended_steps +
+           (stream->step_calls - stream->ended_calls) / stream->recognizer.pattern_count;
+}
+
 static void begin(msdu__stream *stream)
 {
     const msdu__recognizer *r = &stream->recognizer;
     const char *why = refusal(r);
     msdu_status status = MSDU_ERR_UNSUPPORTED;
-    bool is_good = agree(stream, why == NULL);
+    bool is_good = msdu__stream_agree(stream, why == NULL);
     if (is_good) {
         if (stream->own == MPI_COMM_NULL) {
             (void)PMPI_Comm_dup(stream->comm, &stream->own);
@@ -147,15 +131,15 @@ static void begin(msdu__stream *stream)
             msdu__attach_engine_open(&stream->engine, r, MSDU_MPI_FAMILY,
                                      (int)PMPI_Comm_c2f(stream->comm), stream->rank, stream->ranks);
         why = msdu_last_error();
-        is_good = agree(stream, status == MSDU_OK);
+        is_good = msdu__stream_agree(stream, status == MSDU_OK);
     }
     if (!is_good) {
         refuse(stream, why, status != MSDU_OK);
         return;
     }
+    stream->was_local = stream->was_local || stream->engine.is_accumulated;
     stream->step_length = r->pattern_count;
-    stream->engine.steps_before =
-        stream->ended_steps + (stream->step_calls - stream->ended_calls) / r->pattern_count;
+    stream->engine.steps_before = steps_without(stream);
     tell_begin(stream);
 }
 
@@ -223,7 +207,7 @@ static void part(msdu__stream *stream)
 {
     msdu__apart *list = NULL;
     msdu_status status = msdu__attach_engine_part(&stream->engine, &list, &stream->part.optimizer);
-    if (!agree(stream, status == MSDU_OK)) {
+    if (!msdu__stream_agree(stream, status == MSDU_OK)) {
         fail_parted(stream, status == MSDU_OK ? "another rank failed" : msdu_last_error());
         msdu__apart_free(list);
         list = NULL;
@@ -247,7 +231,7 @@ static void close_engine(msdu__stream *stream)
 /* Steps of the trainer until the present one, which begins after so many candidates. */
 static void count_steps(msdu__stream *stream, uint64_t calls)
 {
-    stream->ended_steps = stream->engine.steps_before + stream->engine.steps;
+    stream->ended_steps = msdu__attach_engine_steps(&stream->engine);
     stream->ended_calls = calls;
 }
 
@@ -263,7 +247,8 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
         return;
     }
     /* a step's gradients of one size were taken for each other before it was seen */
-    if (!agree(stream, !stream->engine.is_accumulated || !r->has_moved)) {
+    if (!msdu__stream_agree(stream, !stream->engine.is_accumulated ||
+                                        !(r->has_moved || msdu__recognize_is_contradicted(r)))) {
         fail_parted(stream, "gradients of one size are not in the order that they were in; use "
                             "MSDU_DOMAIN=gradient");
         return;
@@ -307,7 +292,7 @@ static void decide(msdu__stream *stream)
     }
     msdu__gain_decide(&stream->gain, largest);
     set_timed(stream, stream->gain.phase == MSDU__GAIN_PLAIN);
-    if (is_teller(stream)) {
+    if (msdu__stream_is_teller(stream)) {
         msdu__tell_gain(&stream->gain, before, &stream->recognizer);
     }
 }
@@ -328,35 +313,15 @@ static void measure(msdu__stream *stream)
     stream->waits_ns = waits;
 }
 
-/* What was given out must be the same on all ranks. */
-static void guard(msdu__stream *stream)
-{
-    if (!is_equal(stream, stream->engine.given)) {
-        stream->has_failed = true;
-        (void)snprintf(stream->why, sizeof(stream->why),
-                       "MSDU_ATTACH_GUARD: ranks were given different sums before step %" PRIu64,
-                       stream->engine.steps_before + stream->engine.steps + 1);
-    }
-}
-
-/* An engine is no more wanted, between two steps. */
+/* Between two steps. */
 static void leave(msdu__stream *stream)
 {
     part(stream);
+    if (msdu__attach_engine_is_over(&stream->engine)) {
+        msdu__part_over(&stream->part, &stream->recognizer);
+    }
     count_steps(stream, stream->step_calls);
     close_engine(stream);
-}
-
-/* What was taken for a parameter is two of them, as memory says on some rank. */
-static void contradict(msdu__stream *stream)
-{
-    stream->is_plain = true;
-    if (is_teller(stream)) {
-        msdu__tell_contradiction(&stream->recognizer, stream->engine.ctx != NULL);
-    }
-    if (stream->engine.ctx != NULL) {
-        leave(stream);
-    }
 }
 
 /* Local steps have to wait for a proof; true: they do. */
@@ -366,22 +331,25 @@ static bool is_waiting(msdu__stream *stream)
     if (stream->engine.ctx != NULL || !msdu__attach_engine_is_local() || stream->is_proven) {
         return false;
     }
-    if (!msdu__recognize_is_proven(r)) {
-        if (is_teller(stream)) {
+    const bool is_late = r->total_steps > 0 && steps_without(stream) >= r->total_steps;
+    if (is_late || !msdu__recognize_is_proven(r)) {
+        if (msdu__stream_is_teller(stream)) {
             msdu__tell_doubt(r, &stream->is_doubt_told);
         }
         return true;
     }
-    stream->is_proven = agree(stream, !msdu__recognize_is_contradicted(r));
+    stream->is_proven = msdu__stream_agree(stream, !msdu__recognize_is_contradicted(r));
     if (!stream->is_proven) {
-        contradict(stream);
+        msdu__stream_contradict(stream);
     }
     return !stream->is_proven;
 }
 
 void msdu__stream_step(msdu__stream *stream)
 {
-    const msdu__recognizer *r = &stream->recognizer;
+    if (msdu__stream_has_too_many(stream)) {
+        return;
+    }
     if (stream->is_plain || msdu__attach_engine_is_plain()) {
         stream->is_plain = true;
         return;
@@ -389,13 +357,14 @@ void msdu__stream_step(msdu__stream *stream)
     if (is_waiting(stream)) {
         return;
     }
-    if (stream->engine.ctx != NULL && msdu__recognize_is_due(r, stream->engine.steps) &&
-        !agree(stream, !msdu__recognize_is_contradicted(r))) {
-        contradict(stream);
-        return;
+    if (stream->engine.ctx != NULL) {
+        msdu__stream_check(stream);
     }
-    if (stream->engine.ctx != NULL && msdu__attach_engine_is_guarded(&stream->engine)) {
-        guard(stream);
+    if (stream->is_plain) {
+        leave(stream);
+    }
+    if (stream->is_plain || stream->has_failed) {
+        return;
     }
     measure(stream);
     const bool is_wanted = msdu__gain_wants_engine(&stream->gain);
@@ -440,11 +409,14 @@ void msdu__stream_end(msdu__stream *stream)
     if (stream->is_left_alone) {
         return;
     }
+    const msdu__last_word word = msdu__stream_last_word(stream);
     if (stream->engine.ctx != NULL) {
         close_engine(stream);
     }
+    msdu__stream_check_end(stream, &word);
     set_timed(stream, false);
-    if (is_teller(stream) && msdu__ledger_passed(&stream->ledger) + stream->ledger.taken > 0) {
+    if (msdu__stream_is_teller(stream) &&
+        msdu__ledger_passed(&stream->ledger) + stream->ledger.taken > 0) {
         tell(stream);
     }
     msdu__part_free(&stream->part);

@@ -66,6 +66,7 @@ static void fill_track(msdu__track *track, const msdu__nccl_call *call)
     track->part.is_quiet = track->rank != 0;
     track->recognizer.least = (uint32_t)msdu__attach_number("MSDU_ATTACH_LEARN", 32);
     track->recognizer.tensors_wanted = (uint32_t)msdu__attach_number("MSDU_ATTACH_TENSORS", 0);
+    track->recognizer.total_steps = msdu__attach_number("total_steps", 0);
     track->recognizer.allows = msdu__attach_engine_allows;
     track->gain.phase = msdu__attach_is_asked() ? MSDU__GAIN_ASKED : MSDU__GAIN_PLAIN;
     track->place = (msdu__attach_comm){.ranks = track->ranks, .is_nameless = true};
@@ -162,8 +163,32 @@ typedef struct choice {
     msdu__call seen; /* what it is */
 } choice;
 
+/* Local steps on what is no step cannot be undone. Memory is each rank's own evidence, which the
+ * others hear of when this one stays away. */
+static bool is_mistaken(msdu__track *track)
+{
+    const msdu__recognizer *r = &track->recognizer;
+    const bool is_local = track->engine.ctx != NULL && track->engine.is_accumulated;
+    if (is_local && msdu__recognize_is_exceeded(r)) {
+        msdu__track_fail_with(track,
+                              "more steps came than MSDU_TOTAL_STEPS: the number is wrong, or "
+                              "what was taken for a step is a part of one, and local steps "
+                              "made ranks differ; use MSDU_DOMAIN=gradient, or say "
+                              "MSDU_ATTACH_TENSORS");
+    } else if (is_local && msdu__recognize_is_contradicted(r)) {
+        msdu__track_fail_with(track,
+                              "under local steps gradients of one size came in another order, "
+                              "or from other memory: ranks have moved apart; use "
+                              "MSDU_DOMAIN=gradient");
+    }
+    return track->has_failed;
+}
+
 static deed judge_gradient(msdu__track *track, uint32_t at)
 {
+    if (at == 0 && is_mistaken(track)) {
+        return FAIL;
+    }
     bool has_engine = track->engine.ctx != NULL;
     track->is_taking = has_engine && (track->is_taking || at == 0);
     track->step_calls = at == 0 ? track->candidates - 1 : track->step_calls;

@@ -105,7 +105,10 @@ static void draw_memory(zoo_trainer *t)
     const bool is_other_first = t->buckets == 0 && (t->is_reverse ? t->has_head : t->has_embedding);
     const bool is_shared =
         t->memory == ZOO_BY_KIND || t->memory == ZOO_BY_SHAPE || t->memory == ZOO_DOUBLE;
-    if (is_shared && !is_other_first) {
+    /* Where there is nothing else, only the number of steps tells. */
+    t->is_unseen = is_shared && !is_other_first && t->buckets == 0 && t->stages == 1 &&
+                   !t->has_embedding && !t->has_head;
+    if (is_shared && !is_other_first && !t->is_unseen) {
         t->memory = ZOO_OWN;
     }
 }
@@ -132,6 +135,10 @@ static void draw_habits(zoo_trainer *t)
     t->change_step = one_of(t, 4) ? (one_of(t, 2) ? 2 : 100) : UINT32_MAX;
     t->change_kind = (uint32_t)below(t, 3);
     t->steps = 30 + (uint32_t)below(t, 300);
+    if (t->is_unseen) {
+        t->change_step = UINT32_MAX;
+        t->is_evaluation_large = false;
+    }
     const uint32_t enough = 20 + 30000 / (t->count * t->micro_steps + 1);
     t->steps = t->steps < enough ? t->steps : enough;
 }
@@ -145,6 +152,7 @@ void zoo_draw(zoo_trainer *t, uint64_t seed)
     draw_model(t);
     draw_memory(t);
     draw_habits(t);
+    t->is_counted = seed % 4 > 0;
 }
 
 /* --- a step --- */

@@ -185,6 +185,28 @@ START_TEST(a_step_that_is_skipped_changes_nothing)
 }
 END_TEST
 
+START_TEST(behind_a_synchronization_nothing_has_moved)
+{
+    for (int32_t kind = 1; kind <= 2; kind++) {
+        msdu__apart *apart = msdu__apart_new(COUNT, kind);
+        ck_assert_ptr_nonnull(apart);
+        ck_assert_double_eq(msdu__apart_largest(apart), 0);
+        if (kind == 1) {
+            ((float *)apart->parameter)[COUNT - 1] = -0.5F;
+        } else {
+            ((double *)apart->parameter)[COUNT - 1] = -0.5;
+        }
+        ck_assert_double_eq(msdu__apart_largest(apart), 0.5);
+        if (kind == 1) {
+            ((float *)apart->parameter)[0] = NAN;
+            ck_assert(msdu__apart_largest(apart) != 0);
+        }
+        msdu__apart_free(apart);
+    }
+    ck_assert_double_eq(msdu__apart_largest(NULL), 0);
+}
+END_TEST
+
 START_TEST(equal_kinds_are_found_in_turn)
 {
     msdu__apart *a = msdu__apart_new(7, 1);
@@ -213,5 +235,6 @@ int main(void)
     tcase_add_loop_test(tcase, rate_that_changes_on_the_way_takes_longer, 0, OPTIMIZERS);
     tcase_add_loop_test(tcase, a_step_that_is_skipped_changes_nothing, 0, OPTIMIZERS);
     tcase_add_test(tcase, equal_kinds_are_found_in_turn);
+    tcase_add_test(tcase, behind_a_synchronization_nothing_has_moved);
     return suite_run(suite);
 }

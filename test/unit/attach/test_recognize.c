@@ -132,7 +132,32 @@ START_TEST(a_layer_is_no_step)
     expect_steps(r, step, count, 5);
     ck_assert(!msdu__recognize_is_proven(r)); /* fewer than 20 steps so far */
     expect_steps(r, step, count, 20);
+    ck_assert(!msdu__recognize_is_proven(r)); /* it may be a micro-batch */
+    r->total_steps = 100;
     ck_assert(msdu__recognize_is_proven(r));
+    free(r);
+}
+END_TEST
+
+/* Micro-batches, or layers in shared memory: only their number tells. */
+START_TEST(more_steps_than_the_trainer_has_are_none)
+{
+    const msdu__call step[] = {AT(64, 1000), AT(65, 2000), OTHER(1)};
+    const msdu__call other[] = {AT(65, 2000), AT(64, 1000), OTHER(1)};
+    msdu__recognizer *r = recognizer(8, 0);
+    r->total_steps = 100;
+    (void)learn(r, step, 3);
+    expect_steps(r, step, 3, 60 - (uint32_t)msdu__recognize_steps(r));
+    ck_assert_uint_eq(msdu__recognize_steps(r), 60);
+    (void)learn(r, other, 3); /* a change does not lose them, nor count them twice */
+    ck_assert_uint_ge(msdu__recognize_steps(r), 63);
+    ck_assert_uint_le(msdu__recognize_steps(r), 72);
+    expect_steps(r, other, 3, 108 - (uint32_t)msdu__recognize_steps(r));
+    ck_assert(!msdu__recognize_is_exceeded(r)); /* averages at the beginning and end, perhaps */
+    expect_steps(r, other, 3, 1);
+    ck_assert(msdu__recognize_is_exceeded(r));
+    r->total_steps = 0;
+    ck_assert(!msdu__recognize_is_exceeded(r));
     free(r);
 }
 END_TEST
@@ -162,32 +187,29 @@ START_TEST(layers_in_shared_memory_are_left_alone_unless_their_number_is_given)
 }
 END_TEST
 
-/* A single reduction a step, or layers that share memory? Something must come between. */
-START_TEST(one_reduction_is_a_step_if_something_else_comes_with_it)
+/* A single reduction a step, or layers that share memory? What comes between may come with each
+ * layer. */
+START_TEST(one_reduction_is_a_step_only_if_that_is_said)
 {
-    const msdu__call fused[] = {GRADIENT(5000), OTHER(1)};
-    msdu__recognizer *r = recognizer(8, 0);
-    uint32_t position = 0;
-    for (uint32_t i = 0; i < 1000; i++) {
-        ck_assert_int_eq(see(r, fused[0], &position), MSDU__CALL_OTHER);
+    const msdu__call between[] = {SMALL(64), OTHER(1), GRADIENT(5000)};
+    for (uint32_t i = 0; i < 4; i++) {
+        msdu__recognizer *r = recognizer(8, 0);
+        uint32_t position = 0;
+        for (uint32_t k = 0; k < 1000; k++) {
+            ck_assert_int_eq(see(r, GRADIENT(5000), &position), MSDU__CALL_OTHER);
+            if (i < 3) {
+                ck_assert_int_eq(see(r, between[i], &position), MSDU__CALL_OTHER);
+            } else {
+                msdu__recognize_mark(r); /* a barrier, say */
+            }
+        }
+        ck_assert_uint_eq(r->tensor_count, 0);
+        free(r);
     }
-    free(r);
-    r = recognizer(8, 0);
+    const msdu__call fused[] = {GRADIENT(5000), OTHER(1)};
+    msdu__recognizer *r = recognizer(8, 1);
     (void)learn(r, fused, 2);
     expect_steps(r, fused, 2, 5);
-    free(r);
-    r = recognizer(8, 0);
-    for (uint32_t i = 0; i < 1000; i++) { /* a small gradient is a layer's */
-        ck_assert_int_eq(see(r, fused[0], &position), MSDU__CALL_OTHER);
-        ck_assert_int_eq(see(r, SMALL(64), &position), MSDU__CALL_OTHER);
-    }
-    free(r);
-    r = recognizer(8, 0);
-    for (uint32_t i = 0; i < 100; i++) { /* a barrier, say */
-        (void)see(r, fused[0], &position);
-        msdu__recognize_mark(r);
-    }
-    ck_assert_uint_eq(r->tensor_count, 1);
     free(r);
 }
 END_TEST
@@ -279,10 +301,12 @@ START_TEST(two_models_of_one_shape_contradict_the_pattern)
     ck_assert(!msdu__recognize_is_contradicted(r));
     expect_steps(r, first, 3, 1);
     ck_assert(msdu__recognize_is_contradicted(r));
-    ck_assert(!msdu__recognize_is_due(r, 0) && !msdu__recognize_is_due(r, 3));
-    ck_assert(msdu__recognize_is_due(r, 64) && msdu__recognize_is_due(r, 384));
+    ck_assert(!msdu__recognize_is_due(r, 0, false) && !msdu__recognize_is_due(r, 3, false));
+    ck_assert(msdu__recognize_is_due(r, 64, false) && msdu__recognize_is_due(r, 384, false));
+    ck_assert(msdu__recognize_is_due(r, 8, true) && msdu__recognize_is_due(r, 24, true));
+    ck_assert(!msdu__recognize_is_due(r, 24, false));
     r->doubt = MSDU__DOUBT_NONE; /* but the user knows best */
-    ck_assert(!msdu__recognize_is_contradicted(r) && !msdu__recognize_is_due(r, 64));
+    ck_assert(!msdu__recognize_is_contradicted(r) && !msdu__recognize_is_due(r, 64, false));
     free(r);
 }
 END_TEST
@@ -472,12 +496,13 @@ int main(void)
     tcase_add_loop_test(tcase, a_layer_is_no_step, 0, 2);
     tcase_add_loop_test(tcase, layers_in_shared_memory_are_left_alone_unless_their_number_is_given,
                         0, 2);
-    tcase_add_test(tcase, one_reduction_is_a_step_if_something_else_comes_with_it);
+    tcase_add_test(tcase, one_reduction_is_a_step_only_if_that_is_said);
     tcase_add_test(tcase, the_number_given_counts_small_gradients);
     tcase_add_test(tcase, ranks_that_see_different_steps_take_none);
     tcase_add_loop_test(tcase, what_repeated_before_and_broke_is_no_step, 0, 2);
     tcase_add_test(tcase, two_models_of_one_shape_contradict_the_pattern);
     tcase_add_test(tcase, an_equal_tensor_that_stays_away_is_noticed);
+    tcase_add_test(tcase, more_steps_than_the_trainer_has_are_none);
     tcase_add_test(tcase, the_number_of_tensors_may_be_given);
     tcase_add_test(tcase, what_is_denied_by_its_place_is_part_of_the_pattern_but_no_tensor);
     tcase_add_test(tcase, evaluation_between_steps_changes_nothing);

@@ -4,7 +4,10 @@
  * the trainer's own truth says which parameter a call belongs to.
  *
  *   wrong  a place of the pattern is another parameter than a step before, and nobody notices
- *   apart  local steps, and two places are one parameter, or it is reduced beside the pattern
+ *   apart  local steps, and two places are one parameter, or it is reduced beside the pattern, or
+ *          twice between two updates of the trainer
+ *
+ * A job that ends with an error is neither.
  *
  * MSDU_ZOO="first-seed count" runs another stretch of trainers, and prints what became of them.
  */
@@ -15,6 +18,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define RANKS      2
 #define SHORT_FORM 400
@@ -30,13 +34,17 @@ typedef struct watch {
     uint64_t taken;
     uint64_t begun; /* the step in which gradients were first taken, plus one */
     uint32_t of_place[MSDU__TENSORS_MAX];
-    uint32_t times[ZOO_TENSORS_MAX]; /* in the present step of the pattern */
+    uint32_t times[ZOO_TENSORS_MAX]; /* in the present step of the pattern ... */
+    uint32_t made[ZOO_TENSORS_MAX];  /* ... and of the trainer, by local steps */
     uint64_t shifted;                /* one plus `steps` when places became others */
+    bool is_over;    /* all steps of the trainer were made, as the user counts them */
+    bool has_failed; /* the job has ended with an error */
     char why[128];
+    char parted[128]; /* the same, if there is no error by the end */
 } watch;
 
 typedef struct tally {
-    uint64_t trainers, ordinary, ordinary_taken, taken, local, broken, closed;
+    uint64_t trainers, ordinary, ordinary_taken, taken, local, broken, closed, failed;
 } tally;
 
 static void vote(watch *w)
@@ -82,12 +90,26 @@ static void close_all(watch *w)
     end_life(w);
 }
 
+static bool is_exceeded(const watch *w)
+{
+    return w->is_late_local && msdu__recognize_is_exceeded(w->r[0]);
+}
+
 /* False: nothing is taken, nor will be. */
 static bool begin_step(watch *w, uint32_t step)
 {
+    const uint64_t total = w->r[0]->total_steps;
     const bool is_proof = !w->is_local && msdu__recognize_is_proven(w->r[0]);
     w->steps += w->is_taking ? 1 : 0;
-    if ((is_proof || msdu__recognize_is_due(w->r[0], w->steps)) && is_contradicted(w)) {
+    w->has_failed = w->has_failed || is_exceeded(w);
+    w->is_over = w->is_over || (total > 0 && msdu__recognize_steps(w->r[0]) >= total);
+    if (w->has_failed || (w->is_over && w->is_late_local)) {
+        end_life(w);
+        return false;
+    }
+    if ((is_proof || msdu__recognize_is_due(w->r[0], w->steps, w->is_local)) &&
+        is_contradicted(w)) {
+        w->has_failed = w->is_local;
         close_all(w);
         return false;
     }
@@ -95,23 +117,25 @@ static bool begin_step(watch *w, uint32_t step)
         w->begun = w->begun == 0 ? step + 1 : w->begun;
     }
     w->is_taking = true;
-    w->is_local = w->is_local || is_proof;
+    w->is_local = w->is_local || (is_proof && !w->is_over);
     w->is_late_local = w->is_late_local || w->is_local;
-    for (uint32_t i = 0; i < ZOO_TENSORS_MAX; i++) {
-        w->times[i] = 0;
-    }
+    memset(w->times, 0, sizeof(w->times));
     return true;
 }
 
 /* Where a tensor is dropped, those of its size are taken for each other until another one comes, or
  * until ranks ask each other: by then memory has told. */
-static void shift(watch *w, uint32_t place, uint32_t tensor, uint32_t step)
+static void shift(watch *w, const zoo_trainer *t, uint32_t place, uint32_t tensor, uint32_t step)
 {
+    char *why = t->is_unseen ? w->parted : w->why;
+    if (t->is_unseen && !w->is_local) {
+        return; /* documented */
+    }
     w->shifted = w->shifted == 0 ? w->steps + 1 : w->shifted;
     const bool is_noticed = w->is_local ? w->r[0]->has_moved && w->steps <= w->shifted
                                         : w->steps <= 2 * w->shifted + MSDU__STEPS_BORNE;
     if (tensor == ZOO_NO_TENSOR || !is_noticed) {
-        (void)snprintf(w->why, sizeof(w->why), "wrong: place %u is tensor %u, was %u, in step %u",
+        (void)snprintf(why, sizeof(w->why), "wrong: place %u is tensor %u, was %u, in step %u",
                        place, tensor, w->of_place[place], step);
     }
 }
@@ -126,9 +150,12 @@ static void take(watch *w, const zoo_trainer *t, uint32_t place, uint32_t tensor
         w->of_place[place] = tensor;
     }
     if (tensor == ZOO_NO_TENSOR || w->of_place[place] != tensor) {
-        shift(w, place, tensor, step);
-    } else if (w->is_local && w->times[tensor]++ > 0 && t->micro_steps == 1) {
+        shift(w, t, place, tensor, step);
+    } else if (w->is_local && w->times[tensor]++ > 0) {
         (void)snprintf(w->why, sizeof(w->why), "apart: tensor %u comes twice a step", tensor);
+    } else if (w->is_local && w->made[tensor]++ > 0) {
+        (void)snprintf(w->parted, sizeof(w->parted), "apart: tensor %u comes twice an update in %u",
+                       tensor, step);
     }
 }
 
@@ -179,17 +206,31 @@ static void train(watch *w)
 {
     static zoo_event room[RANKS][ZOO_EVENTS_MAX];
     zoo_event *const events[RANKS] = {room[0], room[1]};
-    for (uint32_t s = 0; s <= trainer.steps && w->why[0] == '\0'; s++) {
+    for (uint32_t s = 0; s <= trainer.steps && w->why[0] == '\0' && !w->has_failed; s++) {
+        memset(w->made, 0, sizeof(w->made));
         const uint32_t step = s == 0 ? UINT32_MAX : s - 1;
         uint32_t count = 0;
         for (uint32_t k = 0; k < RANKS; k++) {
             count = zoo_step(&trainer, step, k, room[k]);
         }
         ck_assert_uint_le(count, ZOO_EVENTS_MAX);
-        for (uint32_t i = 0; i < count && w->why[0] == '\0'; i++) {
+        for (uint32_t i = 0; i < count && w->why[0] == '\0' && !w->has_failed; i++) {
             see(w, &trainer, events, i, s);
         }
     }
+    if (w->why[0] == '\0' && !w->has_failed && !is_exceeded(w)) {
+        memcpy(w->why, w->parted, sizeof(w->why));
+    }
+}
+
+/* Gradients of a step that are not small. */
+static uint32_t candidates(const zoo_trainer *t)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        count += t->sizes[i] >= 256 ? 1 : 0;
+    }
+    return count;
 }
 
 /* What a user would call a plain trainer, and long enough. */
@@ -197,7 +238,7 @@ static bool is_ordinary(const zoo_trainer *t)
 {
     return t->memory == ZOO_OWN && t->critic_steps == 0 && t->change_step == UINT32_MAX &&
            t->micro_steps == 1 && !t->is_evaluation_large && !t->has_startup_large &&
-           !t->has_layer_marks &&
+           !t->has_layer_marks && candidates(t) > 1 &&
            (t->loss_every == 1 ||
             (t->count > 1 && t->has_embedding && !t->is_tied && t->buckets == 0)) &&
            t->steps >= 20 && t->count * t->steps > 100;
@@ -214,6 +255,7 @@ static void meet_trainer(uint64_t seed, tally *sums)
         w->r[k] = calloc(1, sizeof(*w->r[k]));
         ck_assert_ptr_nonnull(w->r[k]);
         w->r[k]->least = 32;
+        w->r[k]->total_steps = trainer.is_counted ? trainer.steps : 0;
     }
     end_life(w);
     train(w);
@@ -224,6 +266,7 @@ static void meet_trainer(uint64_t seed, tally *sums)
     sums->ordinary_taken += is_plain && w->begun > 0 ? 1 : 0;
     sums->taken += w->taken > 0 ? 1 : 0;
     sums->local += w->is_late_local ? 1 : 0;
+    sums->failed += w->has_failed || is_exceeded(w) ? 1 : 0;
     sums->broken += w->breaks > 0 ? 1 : 0;
     sums->closed += w->r[0]->state == MSDU__CLOSED ? 1 : 0;
     if (is_plain && w->begun == 0 && getenv("MSDU_ZOO") != NULL) {
@@ -250,12 +293,18 @@ START_TEST(no_trainer_ends_apart_or_wrong)
         meet_trainer(seed, &sums);
     }
     (void)printf("%" PRIu64 " trainers from seed %" PRIu64 ": gradients taken of %" PRIu64
-                 ", local steps in %" PRIu64 ", broken %" PRIu64 ", left alone for good %" PRIu64
-                 "; plain ones taken %" PRIu64 " of %" PRIu64 "\n",
-                 sums.trainers, first, sums.taken, sums.local, sums.broken, sums.closed,
-                 sums.ordinary_taken, sums.ordinary);
+                 ", local steps in %" PRIu64 ", ended by an error %" PRIu64 ", broken %" PRIu64
+                 ", left alone for good %" PRIu64 "; plain ones taken %" PRIu64 " of %" PRIu64 "\n",
+                 sums.trainers, first, sums.taken, sums.local, sums.failed, sums.broken,
+                 sums.closed, sums.ordinary_taken, sums.ordinary);
+    static const uint64_t found[] = {19992,  73931,  129195, 145503, 191941,
+                                     200610, 208500, 222339, 223117, 307069};
+    for (size_t i = 0; text == NULL && i < sizeof(found) / sizeof(found[0]); i++) {
+        tally once = {0};
+        meet_trainer(found[i], &once); /* which ended wrong before */
+    }
     /* never to be wrong is no merit of who never does anything */
-    ck_assert_uint_gt(sums.ordinary, count / 10);
+    ck_assert_uint_ge(sums.ordinary, count / 10);
     ck_assert_uint_eq(sums.ordinary_taken, sums.ordinary);
 }
 END_TEST

@@ -127,7 +127,11 @@ static bool grow_tensors(msdu_ctx *ctx)
     if (grown != NULL) {
         ctx->model.tensors = grown;
     }
-    return grown != NULL;
+    msdu__lease *leases = realloc(ctx->hand.leases, room * sizeof(*leases));
+    if (leases != NULL) {
+        ctx->hand.leases = leases;
+    }
+    return grown != NULL && leases != NULL;
 }
 
 msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_t *id_out)
@@ -160,6 +164,7 @@ msdu_status msdu_tensor_add(msdu_ctx *ctx, const msdu_tensor_desc *desc, uint32_
     }
     msdu__tensor *t = &ctx->model.tensors[ctx->model.tensor_count];
     memset(t, 0, sizeof(*t));
+    memset(&ctx->hand.leases[ctx->model.tensor_count], 0, sizeof(*ctx->hand.leases));
     t->name = name;
     t->parameter = d.parameter;
     t->gradient = d.gradient;

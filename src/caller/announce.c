@@ -46,7 +46,7 @@ static void announce(const msdu__caller *c, uint32_t id, int kind)
     for (uint32_t i = 0; i < t->slice_count; i++) {
         due += msdu__caller_is_due(c, slices[i]) ? 1 : 0;
     }
-    if (due == 0) {
+    if (due == 0 || c->hand->missing == NULL) { /* NULL: the start has failed */
         return;
     }
     /* before the slices leave, or they could come back to a tensor that is not busy yet */

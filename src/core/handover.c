@@ -60,9 +60,8 @@ void msdu__handover_push(msdu__handover *h, const msdu__event *event)
 
 bool msdu__handover_is_busy(const msdu__handover *h, uint32_t tensor, uint32_t what)
 {
-    const msdu__lease *lease = h->leases == NULL ? NULL : &h->leases[tensor];
-    return lease != NULL &&
-           (((what & MSDU_GRADIENT) != 0 && msdu__cell_get(&lease->free[0]) != 0) ||
+    const msdu__lease *lease = &h->leases[tensor];
+    return (((what & MSDU_GRADIENT) != 0 && msdu__cell_get(&lease->free[0]) != 0) ||
             ((what & MSDU_PARAMETER) != 0 && msdu__cell_get(&lease->free[1]) != 0));
 }
 

@@ -343,15 +343,11 @@ msdu_status msdu__start_tables(msdu__engine *e)
 }
 
 /* Room for every slice of the finest cut once a step, for the step after, and the API thread's
- * commands: it stays, whatever the cut, and so do the tensors' leases. */
+ * commands: it stays, whatever the cut. */
 static msdu_status place_events(msdu__engine *e)
 {
     uint32_t slices = 0;
     msdu_status status = msdu__cut_bound(e, &slices);
-    e->hand->leases = calloc(e->model->tensor_count, sizeof(*e->hand->leases));
-    if (status == MSDU_OK && e->hand->leases == NULL) {
-        status = msdu__memory_none(e, "tensors");
-    }
     if (status == MSDU_OK &&
         !msdu__ready_init(&e->hand->events, 2 * slices + 4 * e->model->fragment_count + 8)) {
         status = msdu__memory_none(e, "events");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the pipeline over the fake backend, driven by hand: failures at every call, delay,
- * disorder, deadlines.
+ * Tests of the progress engine over the fake backend, driven by hand: failures at every call,
+ * delay, disorder, deadlines.
  */
 #include <check.h>
 #include <stdio.h>
@@ -464,10 +464,37 @@ START_TEST(a_start_that_never_ends_times_out)
 }
 END_TEST
 
+/* Before there are slices: an optimizer's loop over tensors may go on, and nothing waits. */
+START_TEST(calls_after_a_start_that_failed_early_are_answered)
+{
+    float weight[4] = {0};
+    msdu_ctx *ctx = NULL;
+    msdu_config config = MSDU_CONFIG_INIT;
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    config.ranks = 2;
+    config.backend = "local"; /* which reaches no device */
+    desc.name = "weight";
+    desc.parameter = desc.gradient = weight;
+    desc.count = 4;
+    desc.place = MSDU_PLACE_DEVICE;
+    ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
+    ck_assert_int_eq(msdu_tensor_add(ctx, &desc, NULL), MSDU_OK);
+    ck_assert_int_eq(msdu_start(ctx), MSDU_ERR_UNSUPPORTED);
+    ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_PARAMETER), MSDU_OK);
+    ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_ERR_UNSUPPORTED);
+    ck_assert_int_eq(msdu_tensor_wait(ctx, 0, MSDU_GRADIENT), MSDU_ERR_UNSUPPORTED);
+    ck_assert_int_eq(msdu_tensor_wait(ctx, MSDU_ALL_TENSORS, MSDU_PARAMETER), MSDU_ERR_UNSUPPORTED);
+    ck_assert_int_eq(msdu_step(ctx), MSDU_ERR_UNSUPPORTED);
+    ck_assert_int_eq(msdu_finish(ctx), MSDU_ERR_UNSUPPORTED);
+    msdu_destroy(ctx);
+}
+END_TEST
+
 int main(void)
 {
-    Suite *suite = suite_create("pipeline");
-    TCase *tcase = suite_case(suite, "pipeline", 30, NULL, NULL);
+    Suite *suite = suite_create("engine");
+    TCase *tcase = suite_case(suite, "engine", 30, NULL, NULL);
+    tcase_add_test(tcase, calls_after_a_start_that_failed_early_are_answered);
     tcase_add_test(tcase, no_format_is_chosen_that_hardly_sends_less);
     tcase_add_loop_test(tcase, every_failing_call_reaches_the_caller, 0, MODES);
     tcase_add_test(tcase, a_failure_ends_what_is_in_flight);

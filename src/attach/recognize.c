@@ -19,7 +19,7 @@
 #define STRETCH_DOUBTFUL 4096
 
 /* Calls that a pattern explains before local steps build on it, by doubt. */
-static const uint64_t calls_proven[MSDU__DOUBTS] = {0, 256, 512, 16384, UINT64_MAX, UINT64_MAX};
+static const uint64_t calls_proven[MSDU__DOUBTS] = {0, 0, 256, 512, 16384, UINT64_MAX, UINT64_MAX};
 
 static bool is_same(const msdu__call *x, const msdu__call *y)
 {
@@ -267,7 +267,9 @@ static msdu__proposal propose(msdu__recognizer *r)
         const uint32_t sums = sums_of(r, period, &most);
         const bool is_wanted = wanted == period || (wanted >= sums && wanted <= most);
         if (is_wanted && !has_steps_inside(r, period)) {
-            return (msdu__proposal){.period = period, .doubt = MSDU__DOUBT_NONE};
+            const bool is_told = memory_of(r, period, from) == EXACT;
+            return (msdu__proposal){.period = period,
+                                    .doubt = is_told ? MSDU__DOUBT_SAID : MSDU__DOUBT_NONE};
         }
         msdu__doubt doubt = MSDU__DOUBT_NONE;
         if (best.period == 0 && is_step(r, period, from, &doubt)) {
@@ -376,21 +378,30 @@ bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUM
     for (int i = 0; i < MSDU__DOUBTS; i++) {
         r->doubt = sums[2 + i] > 0 ? (msdu__doubt)i : r->doubt;
     }
+    if (r->doubt == MSDU__DOUBT_SAID && sums[2 + MSDU__DOUBT_NONE] > 0) {
+        r->doubt = MSDU__DOUBT_NONE; /* memory does not speak on every rank */
+    }
     take_pattern(r, (uint32_t)period);
     return true;
 }
 
 bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps, bool is_local)
 {
-    const bool has_evidence = r->doubt > MSDU__DOUBT_NONE && r->doubt < MSDU__DOUBT_FULL;
+    const bool has_evidence =
+        r->doubt > (is_local ? MSDU__DOUBT_NONE : MSDU__DOUBT_SAID) && r->doubt < MSDU__DOUBT_FULL;
     const uint64_t every = is_local ? LOOK_LOCAL : LOOK_STEPS;
     return has_evidence && steps > 0 && ((steps & (steps - 1)) == 0 || steps % every == 0);
 }
 
 bool msdu__recognize_is_contradicted(const msdu__recognizer *r)
 {
-    const bool has_evidence = r->doubt > MSDU__DOUBT_NONE && r->doubt < MSDU__DOUBT_FULL;
+    const bool has_evidence = r->doubt > MSDU__DOUBT_SAID && r->doubt < MSDU__DOUBT_FULL;
     return has_evidence && (r->has_moved || r->has_alternated);
+}
+
+bool msdu__recognize_is_mistaken(const msdu__recognizer *r)
+{
+    return msdu__recognize_is_contradicted(r) || (r->doubt == MSDU__DOUBT_SAID && r->has_moved);
 }
 
 uint64_t msdu__recognize_steps(const msdu__recognizer *r)
@@ -401,7 +412,7 @@ uint64_t msdu__recognize_steps(const msdu__recognizer *r)
 bool msdu__recognize_is_proven(const msdu__recognizer *r)
 {
     const bool is_said = r->total_steps > 0 ? msdu__recognize_steps(r) < r->total_steps
-                                            : r->doubt == MSDU__DOUBT_NONE;
+                                            : r->doubt <= MSDU__DOUBT_SAID;
     return is_said && r->state >= MSDU__WAITING && r->held_steps >= MSDU__STEPS_PROVEN &&
            r->held_calls >= calls_proven[r->doubt];
 }

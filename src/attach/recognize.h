@@ -63,12 +63,13 @@ typedef enum msdu__recognizer_state {
 /* What else than a step could a period be? Ranks go by the largest doubt among them. */
 typedef enum msdu__doubt {
     MSDU__DOUBT_NONE = 0,   /* the user said how many reductions a step has */
-    MSDU__DOUBT_LITTLE = 1, /* memory and marks agree */
-    MSDU__DOUBT_SOME = 2,   /* memory alone */
-    MSDU__DOUBT_MUCH = 3,   /* the same, but it may be the first step's equal layers */
-    MSDU__DOUBT_EQUAL = 4,  /* all layers are equal: never enough for local steps, and ... */
-    MSDU__DOUBT_FULL = 5,   /* ... memory moves: nor can it say later that a pattern is none */
-    MSDU__DOUBTS = 6,
+    MSDU__DOUBT_SAID = 1,   /* the same, and memory agrees on all ranks */
+    MSDU__DOUBT_LITTLE = 2, /* memory and marks agree */
+    MSDU__DOUBT_SOME = 3,   /* memory alone */
+    MSDU__DOUBT_MUCH = 4,   /* the same, but it may be the first step's equal layers */
+    MSDU__DOUBT_EQUAL = 5,  /* all layers are equal: never enough for local steps, and ... */
+    MSDU__DOUBT_FULL = 6,   /* ... memory moves: nor can it say later that a pattern is none */
+    MSDU__DOUBTS = 7,
 } msdu__doubt;
 
 /* A rank's own reading of what it has seen. */
@@ -149,6 +150,9 @@ bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUM
 bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps, bool is_local);
 /* This rank's memory says by now that one place of the pattern is two parameters. */
 bool msdu__recognize_is_contradicted(const msdu__recognizer *r);
+/* Likewise for local steps, which a number that the user gave does not excuse: gradients of one
+ * size that were told by their memory have changed places. */
+bool msdu__recognize_is_mistaken(const msdu__recognizer *r);
 /* Has the pattern held for so long that local steps may build on it? Equal on all ranks, who ask
  * each other for contradictions then. */
 bool msdu__recognize_is_proven(const msdu__recognizer *r);

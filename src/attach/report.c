@@ -65,7 +65,7 @@ void msdu__tell_nothing(const msdu__recognizer *r, bool is_told)
 void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told)
 {
     const bool has_doubt = r->doubt >= MSDU__DOUBT_EQUAL;
-    const bool is_unsaid = r->doubt > MSDU__DOUBT_NONE && r->total_steps == 0;
+    const bool is_unsaid = r->doubt > MSDU__DOUBT_SAID && r->total_steps == 0;
     if ((!has_doubt && !is_unsaid) || r->held_steps < MSDU__STEPS_PROVEN || *is_told) {
         return;
     }

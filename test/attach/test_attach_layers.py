@@ -159,6 +159,9 @@ class Doubt(Layered):
         for step in ("40", "61", "99"):  # the last is seen at the end of the job
             words = ("layers=12", f"swap={step}")
             self.assert_ends_with_an_error("came in another order", *words)
+            self.assert_ends_with_an_error(
+                "came in another order", *words, MSDU_ATTACH_TENSORS="50"
+            )
         done = self.attached("layers=12", "swap=61", "single", **ALWAYS)
         self.assertEqual(end(done)[0], 0)
 

@@ -338,7 +338,7 @@ static bool is_waiting(msdu__stream *stream)
         }
         return true;
     }
-    stream->is_proven = msdu__stream_agree(stream, !msdu__recognize_is_contradicted(r));
+    stream->is_proven = msdu__stream_agree(stream, !msdu__recognize_is_mistaken(r));
     if (!stream->is_proven) {
         msdu__stream_contradict(stream);
     }

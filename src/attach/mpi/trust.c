@@ -141,7 +141,9 @@ void msdu__stream_check(msdu__stream *stream)
     const bool is_guarded = msdu__attach_engine_is_guarded(&stream->engine);
     const bool is_due = is_guarded || msdu__recognize_is_due(r, stream->engine.steps,
                                                              stream->engine.is_accumulated);
-    if (is_due && !msdu__stream_agree(stream, !msdu__recognize_is_contradicted(r))) {
+    const bool is_wrong = stream->engine.is_accumulated ? msdu__recognize_is_mistaken(r)
+                                                        : msdu__recognize_is_contradicted(r);
+    if (is_due && !msdu__stream_agree(stream, !is_wrong)) {
         msdu__stream_contradict(stream);
         return;
     }
@@ -177,7 +179,7 @@ msdu__last_word msdu__stream_last_word(msdu__stream *stream)
 void msdu__stream_check_end(msdu__stream *stream, const msdu__last_word *word)
 {
     const bool is_done = msdu__stream_has_too_many(stream) || !word->is_local;
-    if (!is_done && !ask(stream, !msdu__recognize_is_contradicted(&stream->recognizer), true)) {
+    if (!is_done && !ask(stream, !msdu__recognize_is_mistaken(&stream->recognizer), true)) {
         fail_contradicted(stream);
     } else if (!is_done && word->is_over && !ask(stream, word->has_met, true)) {
         fail(stream, "ranks differ behind the last step");

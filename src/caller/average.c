@@ -90,10 +90,10 @@ static void count_weights(const msdu__caller *c, const final_facts *facts, synch
         out->weights += counts ? facts[i].weight : 0;
         count += counts ? 1 : 0;
     }
-    bool has_voices = out->weights > 0;
+    bool has_weights = out->weights > 0;
     bool counts = facts[c->job->rank].reached == reached;
-    out->weight = !counts ? 0 : has_voices ? facts[c->job->rank].weight : 1;
-    out->weights = has_voices ? out->weights : count;
+    out->weight = !counts ? 0 : has_weights ? facts[c->job->rank].weight : 1;
+    out->weights = has_weights ? out->weights : count;
 }
 
 /* Ranks stand after the same step, or are inside msdu_join() and may have come there one by one. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels: the loops over tensor data (msdu/device.h), by the host's table or by that of the
- * device where tensors are, so that memory of a device needs no second pipeline. The host's are
- * carried out at once; of a device's, marks tell when they have ended.
+ * device where tensors are, so that memory of a device needs no second progress engine. The host's
+ * are carried out at once; of a device's, marks tell when they have ended.
  */
 #ifndef MSDU_KERNELS_H
 #define MSDU_KERNELS_H

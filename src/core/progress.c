@@ -243,8 +243,8 @@ static msdu_status start_exchange(msdu__engine *e, msdu__fragment *f, uint32_t s
     }
     const float *value = msdu__domain_buffer(e, f, slice);
     /* a rank without weight sends nothing, not even what it held back */
-    bool has_voice = f->contribution.weight > 0;
-    float *residual = wire->has_feedback && has_voice ? run->residual : NULL;
+    bool has_weight = f->contribution.weight > 0;
+    float *residual = wire->has_feedback && has_weight ? run->residual : NULL;
     if (residual != NULL) {
         run->has_residual = true;
         MSDU__KERNEL(e, sketch, &at, value, slice, run->found->sketch);

@@ -33,7 +33,7 @@ enum {
     MSDU__NEEDS_NORM = 4,     /* |d| over all slices of the round before the first is applied */
 };
 
-/* Settings and round facts a chain needs; zeroed, then filled by the pipeline. */
+/* Settings and round facts a chain needs; zeroed, then filled by src/core. */
 typedef struct msdu__correct_args {
     double elastic_alpha;
     double outer_lr;

@@ -16,7 +16,7 @@
 
 #define MSDU__WIRES_MAX 8
 
-/* A wire format as a policy sees it (filled from src/wire by the pipeline). */
+/* A wire format as a policy sees it (filled from src/wire by src/core). */
 typedef struct msdu__interval_wire {
     const char *name;
     double bits;           /* per element */

@@ -50,6 +50,8 @@ typedef struct msdu__attach {
     uintptr_t (*type_of)(int handle);
     uintptr_t (*op_of)(int handle);
     const void *(*in_place)(void); /* C's MPI_IN_PLACE */
+    /* Behind all else that the process does: 0, or the status that it ends with in place of 0. */
+    int (*status)(void);
 } msdu__attach;
 
 #endif

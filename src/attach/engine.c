@@ -179,6 +179,7 @@ static bool is_meeting_wanted(const msdu__attach_engine *engine)
 
 msdu_status msdu__attach_engine_begin_step(msdu__attach_engine *engine)
 {
+    engine->was_asked = engine->is_accumulated && engine->wants_meeting;
     engine->has_promised = engine->is_accumulated && is_meeting_wanted(engine);
     engine->wants_meeting = engine->wants_meeting && !engine->has_promised;
     return engine->has_promised ? msdu_sync_after_step(engine->ctx) : MSDU_OK;
@@ -368,6 +369,24 @@ msdu_status msdu__attach_engine_part(msdu__attach_engine *engine, msdu__apart **
     }
     *list_out = list;
     return MSDU_OK;
+}
+
+bool msdu__attach_engine_has_met(msdu__attach_engine *engine)
+{
+    msdu__apart *list = NULL;
+    msdu__optimizer optimizer;
+    const msdu_status status = msdu__attach_engine_part(engine, &list, &optimizer);
+    const bool is_zero = status == MSDU_OK && msdu__apart_largest(list) == 0;
+    msdu__apart_free(list);
+    return is_zero;
+}
+
+bool msdu__attach_engine_is_early(const msdu__attach_engine *engine)
+{
+    const bool has_begun = engine->steps > 0 || engine->announced > 0;
+    const bool is_said = engine->was_asked && engine->announced == 0;
+    return engine->ctx != NULL && engine->is_accumulated && has_begun && !is_said &&
+           !msdu__attach_engine_is_over(engine);
 }
 
 msdu_status msdu__attach_engine_finish(msdu__attach_engine *engine)

@@ -56,6 +56,7 @@ typedef struct msdu__attach_engine {
     uint64_t total_steps;  /* the trainer's, setting MSDU_TOTAL_STEPS */
     bool wants_meeting;
     bool has_promised;    /* the latest step ends with equal parameters on all ranks */
+    bool was_asked;       /* the trainer itself asked for that */
     double lr;            /* as the trainer told it, before or since; 0: not at all */
     uint64_t guard_steps; /* setting MSDU_ATTACH_GUARD; 0: off */
     uint64_t given;       /* a hash of the sums that were given out since it was compared last */
@@ -106,6 +107,11 @@ bool msdu__attach_engine_is_guarded(const msdu__attach_engine *engine);
 uint64_t msdu__attach_engine_steps(const msdu__attach_engine *engine);
 /* Local steps: the latest step was the trainer's last one, as the user said. */
 bool msdu__attach_engine_is_over(const msdu__attach_engine *engine);
+/* Local steps have moved nothing since the latest synchronization, on this rank. */
+bool msdu__attach_engine_has_met(msdu__attach_engine *engine);
+/* Local steps were taken, and if the training ends now, neither the number of steps nor the trainer
+ * said so before the last one. All was waited for. */
+bool msdu__attach_engine_is_early(const msdu__attach_engine *engine);
 /* Wait for all that was started. */
 msdu_status msdu__attach_engine_settle(msdu__attach_engine *engine);
 

@@ -50,6 +50,7 @@ typedef struct msdu__attach_nccl {
     void (*comm_end)(uintptr_t comm, const void *library, int how);
     void (*meet)(void);
     void (*set_lr)(double lr);
+    int (*status)(void); /* as in attach.h */
 } msdu__attach_nccl;
 
 #endif

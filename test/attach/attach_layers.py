@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mpi4py trainer with equal layers, as attach_layers.c: `attach_layers.py LAYERS STEPS [reverse]`.
+"""A mpi4py trainer with equal layers, as attach_layers.c: `attach_layers.py LAYERS STEPS [reverse]
+[saves]`, the last of which is behind MPI_Finalize.
 
 Prints how far ranks are apart, how far the mean is from the best, and a fingerprint.
 """
@@ -43,6 +44,10 @@ def main() -> None:
         away = max(np.abs(weights[k] - best[k]).max() for k in order)
         prints = sum(float((weights[k] * np.cos(np.arange(sizes[k]))).sum()) for k in order)
         print(f"apart {apart:.3g} away {away:.3g} print {prints:.12g}")
+    if "saves" in sys.argv:
+        rank = comm.rank
+        MPI.Finalize()
+        print(f"rank {rank} saved")
 
 
 main()

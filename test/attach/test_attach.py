@@ -291,8 +291,19 @@ class Local(Case):
         for name, value in (("MSDU_TOTAL_STEPS", "60"), ("MSDU_ATTACH_EQUAL_STEPS", "15")):
             done = self.good(attached("double", **{**settings, name: value}))
             self.assertLess(apart(done), 1e-9, name)
-        done = self.good(attached("double", "meet", **settings))
-        self.assertLess(apart(done), 1e-9)
+        for total in ("0", "90"):  # the trainer's word for its last step is as good
+            done = self.good(attached("double", "meet", **settings, MSDU_TOTAL_STEPS=total))
+            self.assertLess(apart(done), 1e-9)
+            self.assertNotIn("may differ", done.stderr)
+
+    def test_an_end_before_the_last_step_is_an_error(self) -> None:
+        # by chance behind a synchronization, and behind one of every fifteenth step, too
+        for settings in ({}, {"MSDU_INTERVAL_STEPS": "2"}, {"MSDU_ATTACH_EQUAL_STEPS": "15"}):
+            done = attached("double", **SGD, MSDU_TOTAL_STEPS="90", **settings)
+            self.assertEqual(done.returncode, 16, done.stderr)
+            self.assertIn("ended after 60 steps, MSDU_TOTAL_STEPS is 90", done.stderr)
+        done = self.good(attached("double", **SGD, MSDU_INTERVAL_STEPS="4"))
+        self.assertIn("local steps ended after 60 steps of the trainer, and nothing", done.stderr)
 
 
 class Bytes(Case):
@@ -334,6 +345,14 @@ class Changes(Changed):
         for steps in (2, 3):  # the third shows that momentum is equal, too
             self.assertLess(max(self.changed("double", "reorder", steps=steps)), 1e-12)
         self.assertIn("ranks are joined again", self.told)
+
+    def test_an_end_far_before_the_last_step_is_an_error_behind_it_too(self) -> None:
+        for total, code in (("105", 0), ("112", 0), ("400", 16)):
+            words = ("double", "reorder", "at=100", "steps=105")
+            done = attached(*words, **self.SETTINGS, MSDU_TOTAL_STEPS=total)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn("ranks are joined again", done.stderr)
+        self.assertRegex(done.stderr, "error: the training ended after at most 1[01][0-9] steps")
 
     def test_whatever_the_optimizer_and_the_precision(self) -> None:
         decay = {"MSDU_WEIGHT_DECAY": "0.01", "MSDU_LR": "0.02"}

@@ -180,10 +180,35 @@ class Doubt(Layered):
             self.assert_left_alone(done, *words)
             self.assertIn("it may be a part of one: no local steps", done.stderr)
 
-    def test_the_end_is_told_where_ranks_did_not_meet(self) -> None:
-        done = self.attached("layers=12", **{**LOCAL, "MSDU_TOTAL_STEPS": "103"})
-        self.assertGreater(end(done)[0], 0)
-        self.assertIn("ended after 100 steps, MSDU_TOTAL_STEPS is 103", done.stderr)
+    def assert_ends_early(
+        self, done: subprocess.CompletedProcess[str], steps: int, total: int
+    ) -> None:
+        """A line and a status; all that the trainer does is done."""
+        self.assertEqual(done.returncode, 16, done.stdout + done.stderr)
+        line = f"rank 0: error: the training ended after {steps} steps, MSDU_TOTAL_STEPS is {total}"
+        self.assertEqual(done.stderr.count(line), 1, done.stderr)
+        for rank in range(RANKS):
+            self.assertIn(f"rank {rank} saved", done.stdout)
+
+    def test_an_early_end_is_an_error(self) -> None:
+        for words, total, steps in (
+            (("layers=12",), "103", 100),
+            (("layers=12", "micro=4", "steps=50"), "100000", 200),
+            (("layers=12", "steps=97"), "103", 97),  # ranks have just synchronized
+        ):
+            done = self.attached(
+                *words, "saves", **{**LOCAL, "MSDU_TOTAL_STEPS": total, "MSDU_LOG": "error"}
+            )
+            self.assert_ends_early(done, steps, int(total))
+            self.assertEqual(done.stdout.count("child 0"), RANKS)
+
+    def test_a_trainers_own_bad_end_stays_what_it_is(self) -> None:
+        words = ("layers=12", "steps=50")
+        for own in (3, 0):
+            done = self.attached(*words, f"status={own}", **{**LOCAL, "MSDU_TOTAL_STEPS": "90"})
+            self.assertEqual(done.returncode, own if own else 16)
+            done = self.attached(*words, f"status={own}", **{**LOCAL, "MSDU_TOTAL_STEPS": "50"})
+            self.assertEqual(done.returncode, own, done.stderr)
 
     def test_what_comes_behind_the_last_step_is_passed_through(self) -> None:
         for word in ("steps=103", "average"):
@@ -229,6 +254,17 @@ class Mpi4py(Layered):
 
     def trainer(self) -> list[str]:
         return [*self.python, "-B", str(Path(__file__).with_name("attach_layers.py"))]
+
+    def test_an_early_end_is_an_error_and_takes_nothing(self) -> None:
+        if not pythons_with_mpi4py():
+            self.skipTest(f"no Python with NumPy and mpi4py over {options.family}")
+        for python in pythons_with_mpi4py():
+            type(self).python = python
+            done = self.attached("12", "60", "saves", **LOCAL)
+            self.assertEqual(done.returncode, 16, done.stdout + done.stderr)
+            self.assertIn("ended after 60 steps, MSDU_TOTAL_STEPS is 100", done.stderr)
+            for rank in range(RANKS):
+                self.assertIn(f"rank {rank} saved", done.stdout)
 
     def test_local_steps_end_where_the_plain_run_does(self) -> None:
         if not pythons_with_mpi4py():

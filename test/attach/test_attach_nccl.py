@@ -313,7 +313,18 @@ class Local(Case):
         for name, value in (("MSDU_TOTAL_STEPS", "60"), ("MSDU_ATTACH_EQUAL_STEPS", "15")):
             done = self.good(attached("double", **{**settings, name: value}))
             self.assertLess(done.apart(), 1e-9, name)
-        self.assertLess(self.good(attached("double", "meet", **settings)).apart(), 1e-9)
+        for total in ("0", "90"):  # the trainer's word for its last step is as good
+            done = self.good(attached("double", "meet", **settings, MSDU_TOTAL_STEPS=total))
+            self.assertLess(done.apart(), 1e-9)
+
+    def test_an_end_before_the_last_step_is_an_error(self) -> None:
+        settings = {"MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "90", "MSDU_LOG": "error"}
+        for words in (["double"], ["double", "open"], ["double", "abort"], ["double", "forks"]):
+            done = attached(*words, **settings, **SGD)
+            self.assertEqual(done.codes, [16, 0, 0], done.stderr)
+            self.assertEqual(len(done.log()), 61)
+            told = "rank 0: error: the training ended after 60 steps, MSDU_TOTAL_STEPS is 90"
+            self.assertEqual(done.stderr.count(told), 1, done.stderr)
 
     def test_more_steps_than_there_are_end_the_job(self) -> None:
         settings = {"MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "40", **SGD}
@@ -353,6 +364,14 @@ class Joins(Case):
         for steps in (2, 3):  # the third shows that momentum is equal, too
             self.assertLess(max(self.changed("double", "reorder", steps=steps)), 1e-12)
         self.assertIn("ranks are joined again", self.done.stderr)
+
+    def test_an_end_far_before_the_last_step_is_an_error_behind_it_too(self) -> None:
+        for total, code in (("57", 0), ("64", 0), ("400", 16)):
+            words = ("double", "reorder", "at=52", "steps=57")
+            done = attached(*words, **self.SETTINGS, MSDU_TOTAL_STEPS=total)
+            self.assertEqual(done.codes, [code, 0, 0], done.stderr)
+            self.assertIn("ranks are joined again", done.stderr)
+        self.assertRegex(done.stderr, "error: the training ended after at most [5-7][0-9] steps")
 
     def test_every_way_to_reduce(self) -> None:
         for words, limit in (

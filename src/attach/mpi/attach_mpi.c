@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attach/early_end.h"
 #include "attach/report.h"
 
 #ifndef MSDU_MPI_FAMILY
@@ -153,4 +154,5 @@ const msdu__attach msdu_attach_v1 = {
     .type_of = attach_type_of,
     .op_of = attach_op_of,
     .in_place = attach_in_place,
+    .status = msdu__early_status,
 };

@@ -109,11 +109,14 @@ void msdu__stream_check(msdu__stream *stream);
 void msdu__stream_contradict(msdu__stream *stream);
 /* The stream has failed, for one because of more steps than the trainer has, after local ones. */
 bool msdu__stream_has_too_many(msdu__stream *stream);
+/* Local steps begin: rank 0 hears whose ends it may have to wait for. */
+void msdu__stream_hear_of_mates(msdu__stream *stream);
 /* What is known before the engine ends, by this rank alone. */
 typedef struct msdu__last_word {
     bool is_local;
     bool is_over; /* it was the trainer's last step */
     bool has_met; /* and a synchronization */
+    bool is_early;
     uint64_t steps;
 } msdu__last_word;
 msdu__last_word msdu__stream_last_word(msdu__stream *stream);

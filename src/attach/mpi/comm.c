@@ -137,7 +137,10 @@ static void begin(msdu__stream *stream)
         refuse(stream, why, status != MSDU_OK);
         return;
     }
-    stream->was_local = stream->was_local || stream->engine.is_accumulated;
+    if (stream->engine.is_accumulated && !stream->was_local) {
+        stream->was_local = true;
+        msdu__stream_hear_of_mates(stream);
+    }
     stream->step_length = r->pattern_count;
     stream->engine.steps_before = steps_without(stream);
     tell_begin(stream);

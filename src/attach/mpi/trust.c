@@ -5,9 +5,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <msdu/msdu.h>
 
+#include "attach/early_end.h"
 #include "attach/report.h"
 
 static MPI_Comm quiet_comm(const msdu__stream *stream)
@@ -49,17 +51,6 @@ bool msdu__stream_is_local(const msdu__stream *stream)
     return stream->engine.ctx != NULL && stream->engine.is_accumulated;
 }
 
-/* Local steps have moved nothing since the latest synchronization, on this rank. */
-static bool has_met(msdu__stream *stream)
-{
-    msdu__apart *list = NULL;
-    msdu__optimizer optimizer;
-    msdu_status status = msdu__attach_engine_part(&stream->engine, &list, &optimizer);
-    const bool is_zero = status == MSDU_OK && msdu__apart_largest(list) == 0;
-    msdu__apart_free(list);
-    return is_zero;
-}
-
 static void fail(msdu__stream *stream, const char *why)
 {
     stream->has_failed = true;
@@ -75,7 +66,8 @@ static void guard(msdu__stream *stream, bool is_guarded)
     const bool is_promised = engine->guard_steps > 0 && engine->has_promised && engine->steps > 0;
     if (!engine->is_accumulated && is_guarded && !msdu__stream_is_equal(stream, engine->given)) {
         fail(stream, "MSDU_ATTACH_GUARD: ranks were given different sums");
-    } else if (is_promised && !msdu__stream_agree(stream, has_met(stream))) {
+    } else if (is_promised &&
+               !msdu__stream_agree(stream, msdu__attach_engine_has_met(&stream->engine))) {
         fail(stream, "MSDU_ATTACH_GUARD: ranks differ behind a synchronization");
     }
 }
@@ -104,7 +96,7 @@ void msdu__stream_contradict(msdu__stream *stream)
  * trainer's own. */
 static void end_local(msdu__stream *stream)
 {
-    if (!msdu__stream_agree(stream, has_met(stream))) {
+    if (!msdu__stream_agree(stream, msdu__attach_engine_has_met(&stream->engine))) {
         fail(stream, "ranks differ behind the last step");
         return;
     }
@@ -153,15 +145,42 @@ void msdu__stream_check(msdu__stream *stream)
     }
 }
 
-/* Parameters may differ where nobody said that they must not. */
+void msdu__stream_hear_of_mates(msdu__stream *stream)
+{
+    const msdu__mate own = msdu__early_self();
+    msdu__mate *all = calloc((size_t)stream->ranks, sizeof(*all));
+    if (msdu__stream_agree(stream, all != NULL) &&
+        PMPI_Gather(&own, 2, MPI_UINT64_T, all, 2, MPI_UINT64_T, 0, quiet_comm(stream)) ==
+            MPI_SUCCESS &&
+        stream->rank == 0) {
+        msdu__early_wait_for(all, (size_t)stream->ranks);
+    }
+    free(all);
+}
+
+/* Parameters may differ. Without a number of steps nobody said that they must not. */
 static void tell_apart(const msdu__stream *stream, uint64_t steps)
 {
-    if (msdu__stream_is_teller(stream)) {
+    if (stream->recognizer.total_steps > 0 && stream->rank == 0) {
+        msdu__early_tell("", steps, stream->recognizer.total_steps);
+    } else if (msdu__stream_is_teller(stream)) {
         (void)fprintf(stderr,
-                      "msdu: the job ended after %" PRIu64 " steps, MSDU_TOTAL_STEPS is %" PRIu64
-                      ": ranks did not synchronize behind the last one on purpose, and their "
-                      "parameters may differ\n",
-                      steps, stream->recognizer.total_steps);
+                      "msdu: local steps ended after %" PRIu64
+                      " steps of the trainer, and nothing said that the last one ends with equal "
+                      "parameters: they may differ between ranks; MSDU_TOTAL_STEPS says so\n",
+                      steps);
+    }
+}
+
+/* The engine of local steps is gone. */
+static void tell_left(const msdu__stream *stream)
+{
+    const msdu__recognizer *r = &stream->recognizer;
+    uint64_t most = 0;
+    if (stream->was_local && stream->rank == 0 && !stream->has_failed &&
+        msdu__early_is_left(r, stream->ended_steps, stream->candidates - stream->ended_calls,
+                            &most)) {
+        msdu__early_tell("at most ", most, r->total_steps);
     }
 }
 
@@ -170,7 +189,8 @@ msdu__last_word msdu__stream_last_word(msdu__stream *stream)
     msdu__last_word word = {.is_local = msdu__stream_is_local(stream)};
     if (word.is_local) {
         word.is_over = msdu__attach_engine_is_over(&stream->engine);
-        word.has_met = has_met(stream);
+        word.has_met = msdu__attach_engine_has_met(&stream->engine);
+        word.is_early = !word.has_met || msdu__attach_engine_is_early(&stream->engine);
         word.steps = msdu__attach_engine_steps(&stream->engine);
     }
     return word;
@@ -183,8 +203,10 @@ void msdu__stream_check_end(msdu__stream *stream, const msdu__last_word *word)
         fail_contradicted(stream);
     } else if (!is_done && word->is_over && !ask(stream, word->has_met, true)) {
         fail(stream, "ranks differ behind the last step");
-    } else if (!is_done && !word->is_over) {
+    } else if (!is_done && !word->is_over && !ask(stream, !word->is_early, true)) {
         tell_apart(stream, word->steps);
+    } else if (!word->is_local) {
+        tell_left(stream);
     }
     if (stream->has_failed) {
         (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, stream->why);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "attach/early_end.h"
 #include "attach/report.h"
 #include "base/cell.h"
 
@@ -577,4 +578,5 @@ const msdu__attach_nccl msdu_attach_nccl_v1 = {
     .comm_end = attach_comm_end,
     .meet = attach_meet,
     .set_lr = attach_set_lr,
+    .status = msdu__early_status,
 };

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "attach/early_end.h"
 #include "attach/report.h"
 
 #ifndef MSDU__NCCL_NAME
@@ -105,6 +106,28 @@ void msdu__track_fail_with(msdu__track *track, const char *text)
     (void)fprintf(stderr, "msdu: rank %d: %s\n", track->rank, track->why);
 }
 
+/* Rank 0 may have to wait for the others' ends. Without their numbers it waits for nobody. */
+static void hear_of_mates(msdu__track *track)
+{
+    const size_t count = (size_t)track->ranks;
+    const msdu__mate own = msdu__early_self();
+    double *values = calloc(2 * count, sizeof(*values));
+    msdu__mate *all = calloc(count, sizeof(*all));
+    if (values != NULL) {
+        values[2 * track->rank] = (double)own.machine;
+        values[2 * track->rank + 1] = (double)own.process;
+    }
+    const bool has_met = values != NULL && msdu__talk_add(track, values, 2 * count, deadline_ms());
+    for (size_t i = 0; i < count && has_met && all != NULL; i++) {
+        all[i] = (msdu__mate){(uint64_t)values[2 * i], (uint64_t)values[2 * i + 1]};
+    }
+    if (has_met && all != NULL && track->rank == 0) {
+        msdu__early_wait_for(all, count);
+    }
+    free(all);
+    free(values);
+}
+
 /* All ranks said that they can. */
 static void begin(msdu__track *track, double hosts)
 {
@@ -124,6 +147,9 @@ static void begin(msdu__track *track, double hosts)
         track->ended_steps +
         (track->step_calls - track->ended_calls) / track->recognizer.pattern_count + 1;
     track->is_taking = false;
+    if (track->engine.is_accumulated) {
+        hear_of_mates(track);
+    }
     tell_begin(track);
     msdu__part_tell(&track->part, false);
 }
@@ -375,8 +401,26 @@ static void rest(const msdu__track *track)
     }
 }
 
+/* Only what this rank knows: the others may not come. */
+static void tell_early(const msdu__track *track)
+{
+    const msdu__recognizer *r = &track->recognizer;
+    const bool was_local = track->engine.ctx == NULL && track->part.before_count > 0;
+    uint64_t most = 0;
+    if (r->total_steps == 0 || track->rank != 0 || track->has_failed || track->is_left_alone) {
+        return;
+    }
+    if (msdu__attach_engine_is_early(&track->engine)) {
+        msdu__early_tell("", msdu__attach_engine_steps(&track->engine), r->total_steps);
+    } else if (was_local && msdu__early_is_left(r, track->ended_steps,
+                                                track->candidates - track->ended_calls, &most)) {
+        msdu__early_tell("at most ", most, r->total_steps);
+    }
+}
+
 void msdu__track_end(msdu__track *track, int how)
 {
+    tell_early(track);
     if (track->engine.ctx != NULL) {
         msdu_status status = MSDU_OK;
         if (how == MSDU__NCCL_ENDED && !track->has_failed) {

@@ -2,7 +2,8 @@
 /*
  * libmsdu_preload.so: stands before MPI (C names) and knows no MPI itself.
  *
- * Nothing runs when it is loaded, so it is inert in shells and in whatever never reduces. A call is
+ * What runs when it is loaded is one on_exit() (status.c), so it is inert in shells and in whatever
+ * never reduces. A call is
  * handed to the module of the MPI family, and if that does not want it, to the real function with
  * the same arguments. What is made from within such a call is passed through.
  */

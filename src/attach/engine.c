@@ -6,10 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "given.h"
 #include "settings.h"
-
-#define HASH_SEED  14695981039346656037U
-#define HASH_PRIME 1099511628211U
 
 /* --- settings that decide before there is a context; the context reads them all itself --- */
 
@@ -235,23 +233,14 @@ bool msdu__attach_engine_is_guarded(const msdu__attach_engine *engine)
     return engine->guard_steps > 0 && engine->steps > 0 && engine->steps % engine->guard_steps == 0;
 }
 
-/*
- * Only equality counts, so 4 bytes at a time will do (FNV-1a). Ranks may wait in different orders,
- * so tensors are summed: each begins with its place and ends well mixed.
- */
 static void add_given(msdu__attach_engine *engine, const msdu__grad *grad, uint32_t at)
 {
     if (engine->guard_steps == 0 || engine->is_accumulated) {
         return;
     }
-    const uint32_t *words = grad->user;
-    const uint64_t count = grad->count * (grad->is_double ? 2 : 1);
-    uint64_t hash = (HASH_SEED ^ at) * HASH_PRIME;
-    for (uint64_t i = 0; i < count; i++) {
-        hash = (hash ^ words[i]) * HASH_PRIME;
-    }
-    hash = (hash ^ (hash >> 32)) * HASH_PRIME;
-    engine->given += hash ^ (hash >> 29);
+    const uint64_t bytes = grad->count * (grad->is_double ? sizeof(double) : sizeof(float));
+    const uint64_t number = msdu__given_add(msdu__given_begin(at), grad->user, bytes);
+    engine->given += msdu__given_end(number);
 }
 
 msdu_status msdu__attach_engine_wait(msdu__attach_engine *engine, uint32_t at, bool may_block)

@@ -305,6 +305,16 @@ class Local(Case):
         done = self.good(attached("double", **SGD, MSDU_INTERVAL_STEPS="4"))
         self.assertIn("local steps ended after 60 steps of the trainer, and nothing", done.stderr)
 
+    def test_the_guard_tells_of_ranks_that_did_not_meet(self) -> None:
+        unmet = f"LD_PRELOAD={options.programs / 'attach_unmet.so'}"
+        run = ("env", unmet, options.msdu, "run", "--", program("attach_trainer"), "double")
+        settings = {**SGD, "MSDU_INTERVAL_STEPS": "16", "MSDU_ATTACH_EQUAL_STEPS": "15"}
+        done = job(*run, **settings)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = job(*run, **settings, MSDU_ATTACH_GUARD="1")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("MSDU_ATTACH_GUARD: ranks differ behind a synchronization", done.stderr)
+
 
 class Bytes(Case):
     """What is sent, and that training is as good."""

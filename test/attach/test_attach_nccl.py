@@ -28,7 +28,8 @@ SGD = {
     "MSDU_WARMUP_STEPS": "0",
     "MSDU_ATTACH_TENSORS": "3",
 }
-ALWAYS = {"MSDU_ATTACH": "always"}
+ALWAYS = {"MSDU_ATTACH": "always", "MSDU_ATTACH_GUARD": "5"}
+UNGUARDED = {"MSDU_ATTACH_GUARD": "0"}
 LEARNED = 21  # steps of the trainer that are NCCL's own: 20 that have to hold, and one to begin
 EXACT_FIRST = 2  # fixed: a decision takes effect one round late, so two steps at h = 1
 
@@ -199,7 +200,8 @@ class Halves(Case):
         for first in ("half", "bfloat"):
             reference = self.good(attached(first, **given)).log()
             for words in (["streams", "group"], ["moving", "apart"], ["poll", "group"], ["held"]):
-                done = self.good(attached(first, *words, **given))
+                guard = UNGUARDED if words == ["held"] else {}
+                done = self.good(attached(first, *words, **given, **guard))
                 self.assertEqual(done.log(), reference, words)
 
     def test_bytes_are_counted_against_16_bits(self) -> None:
@@ -263,7 +265,8 @@ class Ways(Case):
             self.assertIn("reductions taken as gradients", done.stderr)
 
     def test_no_call_waits_for_the_device(self) -> None:
-        self.assertEqual(self.good(attached("held")).log(), self.good(attached()).log())
+        # but that which ends a guarded step does
+        self.assertEqual(self.good(attached("held", **UNGUARDED)).log(), self.good(attached()).log())
 
     def test_captured_reductions_are_not_looked_at(self) -> None:
         done = self.good(attached("capture"))
@@ -280,6 +283,43 @@ class Ways(Case):
         reference = self.good(plain()).losses()
         for words in (["late"], ["mean"]):
             self.assert_near(self.good(attached(*words)).losses(), reference, 0.02)
+
+
+class Guard(Case):
+    """MSDU_ATTACH_GUARD: ranks compare what they were given."""
+
+    def test_sums_that_differ_between_ranks_are_told(self) -> None:
+        for words in ([], ["group"], ["streams", "group"], ["half", "apart"], ["poll"]):
+            for first in ("150", "171"):  # behind a comparison, and before one
+                worn = {"STANDIN_FLIP": first}
+                done = self.good(attached(*words, **worn, **UNGUARDED))
+                self.assertNotEqual(done.apart(), 0)  # which is what the guard is for
+                done = attached(*words, **worn)
+                self.assertNotIn(0, done.codes)
+                told = "MSDU_ATTACH_GUARD: ranks were given different sums before step"
+                for rank in range(int(RANKS)):
+                    self.assertIn(f"msdu: rank {rank}: {told}", done.stderr, words)
+
+    def test_a_clean_run_has_the_bits_of_one_without_it(self) -> None:
+        for words in ([], ["group", "streams"], ["bfloat", "mixed"], ["large", "steps=40"],
+                      ["pair"], ["poll", "group"], ["capture"], ["moving", "apart"]):
+            given = {"MSDU_ATTACH_TENSORS": "3"}
+            reference = self.good(attached(*words, **given, **UNGUARDED))
+            self.assertIn("reductions taken as gradients", reference.stderr)
+            for steps in ("1", "7"):
+                done = self.good(attached(*words, **given, MSDU_ATTACH_GUARD=steps))
+                self.assertEqual(done.log(), reference.log(), words)
+                self.assertEqual(done.log("second "), reference.log("second "), words)
+
+    def test_ranks_that_did_not_meet_are_told(self) -> None:
+        unmet = str(options.programs / "attach_unmet.so")
+        settings = {**SGD, "MSDU_INTERVAL_STEPS": "16", "MSDU_ATTACH_EQUAL_STEPS": "15",
+                    "LD_PRELOAD": unmet}
+        for words in (["double"], ["double", "group"]):
+            self.good(attached(*words, **settings, **UNGUARDED))
+            done = attached(*words, **settings)
+            self.assertNotIn(0, done.codes)
+            self.assertIn("MSDU_ATTACH_GUARD: ranks differ behind a synchronization", done.stderr)
 
 
 class Local(Case):

@@ -155,6 +155,7 @@ typedef enum deed {
     VOTE,  /* to NCCL; then ranks say what a step is */
     BREAK, /* the engine ends before NCCL does it */
     FAIL,
+    COMPARE, /* taken, and the last of a step that is guarded */
 } deed;
 
 typedef struct choice {
@@ -352,6 +353,10 @@ static msdu_status carry_out(size_t first, size_t end)
         if (held_list[i].choice.what == TAKE) {
             status = wait_everywhere(&held_list[i]);
         }
+        if (held_list[i].choice.what == TAKE && status == MSDU_OK &&
+            msdu__guard_add(held_list[i].track, &held_list[i].call, held_list[i].choice.at)) {
+            held_list[i].choice.what = COMPARE;
+        }
     }
     return status;
 }
@@ -419,6 +424,7 @@ static int end_group(const void *library)
         }
         i = end;
     }
+    together(library, COMPARE, msdu__track_compare);
     together(library, VOTE, msdu__track_vote);
     together(library, BEGIN, msdu__track_begin);
     return code;
@@ -477,6 +483,9 @@ static int carry_out_now(msdu__track *track, const msdu__nccl_call *call, const 
         status = start(track, call, c->at);
         status = status == MSDU_OK ? msdu__device_wait(&track->engine, c->at, (void *)call->stream)
                                    : status;
+        if (status == MSDU_OK && msdu__guard_add(track, call, c->at)) {
+            msdu__track_compare(&track, 1);
+        }
         return msdu__track_fail(track, status);
     }
     if (c->what == BREAK) {

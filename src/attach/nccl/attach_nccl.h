@@ -89,8 +89,9 @@ typedef struct msdu__track {
     uint64_t ended_steps; /* ... the trainer's steps before it */
     msdu__gain gain;      /* asked for, or not: nothing is measured on a device */
     msdu__ledger ledger;
-    bool is_doubt_told; /* that a pattern is not enough for local steps */
-    bool unmet_told;    /* that MSDU_ATTACH_TENSORS is something else */
+    struct msdu__guard *guard; /* guard.c; NULL: not asked for */
+    bool is_doubt_told;        /* that a pattern is not enough for local steps */
+    bool unmet_told;           /* that MSDU_ATTACH_TENSORS is something else */
     /* tracks_lock: */
     struct msdu__track *next;
     bool is_told_meeting, is_told_lr; /* by the trainer, before its next call */
@@ -155,5 +156,13 @@ void msdu__talk_close(msdu__track *track);
  * False: it could not be given to the device. */
 bool msdu__join_add(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen);
 void msdu__join_close(msdu__track *track);
+
+/* guard.c: for an engine that has begun; false: no memory. */
+bool msdu__guard_open(msdu__track *track);
+void msdu__guard_close(msdu__track *track);
+/* Gradient `at` is behind its mean on the call's stream. True: a step has ended in which ranks
+ * compare, which all of a group do at once; a difference fails. */
+bool msdu__guard_add(msdu__track *track, const msdu__nccl_call *call, uint32_t at);
+void msdu__track_compare(msdu__track *const *tracks, size_t track_count);
 
 #endif

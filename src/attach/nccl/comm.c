@@ -136,6 +136,9 @@ static void begin(msdu__track *track, double hosts)
     bool is_good = open_engine(track, hosts) == MSDU_OK;
     if (!is_good) {
         (void)snprintf(why, sizeof(why), "%s", msdu_last_error());
+    } else if (!msdu__guard_open(track)) {
+        (void)snprintf(why, sizeof(why), "no memory for MSDU_ATTACH_GUARD");
+        is_good = false;
     }
     failed[0][0] = is_good ? 0 : 1;
     if (!msdu__talk_sum(&track, 1, failed, deadline_ms()) || failed[0][0] > 0) {
@@ -439,6 +442,7 @@ void msdu__track_end(msdu__track *track, int how)
         tell(track);
     }
     track->is_left_alone = true;
+    msdu__guard_close(track);
     msdu__join_close(track);
     msdu__talk_close(track);
 }

@@ -4,6 +4,7 @@
 #define TEST_CONFIG_HELP_H
 
 #include "config/table.h"
+#include "expect.h"
 #include "suite.h"
 
 #include <check.h>
@@ -70,13 +71,7 @@ static inline msdu_status load(const msdu_config *config, msdu__settings *settin
 static inline void expect_failure(const msdu_config *config, const char *words)
 {
     msdu__settings settings;
-    char copy[256];
-    ck_assert_int_eq(load(config, &settings), MSDU_ERR_INVALID);
-    snprintf(copy, sizeof(copy), "%s", words);
-    for (char *word = strtok(copy, "|"); word != NULL; word = strtok(NULL, "|")) {
-        ck_assert_msg(strstr(msdu_last_error(), word) != NULL, "no '%s' in: %s", word,
-                      msdu_last_error());
-    }
+    expect_status(load(config, &settings), MSDU_ERR_INVALID, words);
 }
 
 static inline int run_suite(const char *name, void (*add_tests)(TCase *tcase))

@@ -12,6 +12,8 @@
 
 #include <msdu/backend.h>
 
+#include "ranks.h"
+
 /* Behaviour and counters of the fake backend; one at a time. */
 typedef struct fake_state {
     uint64_t fail_start; /* the n-th start fails, from 1; 0: none */
@@ -52,6 +54,8 @@ uint64_t fake_clock(void *user);
 /* Put it in place of a context's backend between create and start. */
 extern const msdu_backend fake_recorder;
 extern const msdu_backend fake_recorder_single; /* asks for one order over all lanes */
+/* A rank's `created`: its operations dawdle, where its tensors are in the host's memory. */
+void fake_delay(ranks_self *self);
 /* Hash of everything started, over all lanes in the order of starting. */
 uint64_t fake_recorder_order(const msdu_comm *comm);
 /* Hash of everything started on any lane of a recorder's group, each lane in its order. */

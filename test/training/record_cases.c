@@ -137,6 +137,27 @@ typedef struct ground {
     unsigned wire_count;
 } ground;
 
+/* The trainer of a feature. */
+static void take_trainer(const record_feature *f, ranks_job *job)
+{
+    const ranks_job *with = &f->with;
+    job->ranks = with->ranks > 0 ? with->ranks : job->ranks;
+    job->style = with->style;
+    job->hides_parameters = with->hides_parameters;
+    job->starts_apart = with->starts_apart;
+    job->goes_on = with->goes_on;
+    job->looks = with->looks;
+    job->lr_at = with->lr_at;
+    job->needs_lr = with->lr_at != NULL;
+    job->weight_at = with->weight_at;
+    job->stepped = with->stepped;
+    job->syncs_at = with->syncs_at;
+    job->computed = with->computed;
+    if (f->set != NULL) {
+        f->set(job);
+    }
+}
+
 static bool ground_case(const ground *g, unsigned i, record_case *c)
 {
     unsigned wire = take_digit(&i, g->wire_count);
@@ -149,9 +170,7 @@ static bool ground_case(const ground *g, unsigned i, record_case *c)
     c->is_left_out = (f->without & kind_of(&g->places[at])) != 0;
     NAME(c, "%s %s", g->group, f->name);
     SET(c, "%s\n", f->settings);
-    if (f->set != NULL) {
-        f->set(&c->job);
-    }
+    take_trainer(f, &c->job);
     name_place(c);
     return true;
 }

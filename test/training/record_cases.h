@@ -35,12 +35,13 @@ enum {
     RECORD_NO_LATE = 8,      /* overlaps whose means come in a later step */
 };
 
-/* Settings, and what the trainer does. */
+/* Settings, and what the trainer does: what is not 0 in `with`, and what `set` changes. */
 typedef struct record_feature {
     const char *name;
     const char *settings;
-    void (*set)(ranks_job *job);
     unsigned without;
+    ranks_job with;
+    void (*set)(ranks_job *job);
 } record_feature;
 
 /* The i-th; NULL: there are no more. */

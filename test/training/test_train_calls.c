@@ -7,6 +7,7 @@
 
 #include <msdu/msdu.h>
 
+#include "expect.h"
 #include "suite.h"
 
 static float memory[4][8];
@@ -32,22 +33,14 @@ static void open_context(const char *domain)
     ck_assert_int_eq(add("b", memory[2], memory[3]), MSDU_OK);
 }
 
-static void expect(msdu_status got, msdu_status wanted, const char *word)
-{
-    ck_assert_msg(got == wanted, "%s instead of %s: %s", msdu_status_name(got),
-                  msdu_status_name(wanted), msdu_last_error());
-    ck_assert_msg(strstr(msdu_last_error(), word) != NULL, "'%s' not in: %s", word,
-                  msdu_last_error());
-}
-
 START_TEST(calls_before_start_are_refused)
 {
     open_context("gradient");
-    expect(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_ERR_STATE, "start");
-    expect(msdu_tensor_wait(ctx, 0, MSDU_GRADIENT), MSDU_ERR_STATE, "start");
-    expect(msdu_step(ctx), MSDU_ERR_STATE, "start");
-    expect(msdu_finish(ctx), MSDU_ERR_STATE, "start");
-    expect(msdu_rollback(ctx), MSDU_ERR_STATE, "round");
+    expect_status(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_ERR_STATE, "start");
+    expect_status(msdu_tensor_wait(ctx, 0, MSDU_GRADIENT), MSDU_ERR_STATE, "start");
+    expect_status(msdu_step(ctx), MSDU_ERR_STATE, "start");
+    expect_status(msdu_finish(ctx), MSDU_ERR_STATE, "start");
+    expect_status(msdu_rollback(ctx), MSDU_ERR_STATE, "round");
     msdu_destroy(ctx);
 }
 END_TEST
@@ -57,11 +50,11 @@ START_TEST(start_needs_tensors_and_happens_once)
     msdu_config config = MSDU_CONFIG_INIT;
     config.ranks = 1;
     ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
-    expect(msdu_start(ctx), MSDU_ERR_STATE, "no tensor");
+    expect_status(msdu_start(ctx), MSDU_ERR_STATE, "no tensor");
     ck_assert_int_eq(add("a", memory[0], memory[1]), MSDU_OK);
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
-    expect(msdu_start(ctx), MSDU_ERR_STATE, "before");
-    expect(add("late", memory[2], memory[3]), MSDU_ERR_STATE, "before");
+    expect_status(msdu_start(ctx), MSDU_ERR_STATE, "before");
+    expect_status(add("late", memory[2], memory[3]), MSDU_ERR_STATE, "before");
     msdu_destroy(ctx);
 }
 END_TEST
@@ -70,15 +63,16 @@ START_TEST(wrong_ids_and_kinds_are_refused)
 {
     open_context("gradient");
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
-    expect(msdu_tensor_ready(ctx, 2, MSDU_GRADIENT), MSDU_ERR_INVALID, "no tensor 2");
-    expect(msdu_tensor_ready(ctx, MSDU_ALL_TENSORS, MSDU_GRADIENT), MSDU_ERR_INVALID, "no tensor");
-    expect(msdu_tensor_ready(ctx, 0, (msdu_what)3), MSDU_ERR_INVALID, "3");
-    expect(msdu_tensor_wait(ctx, 2, MSDU_GRADIENT), MSDU_ERR_INVALID, "no tensor 2");
-    expect(msdu_tensor_wait(ctx, 0, (msdu_what)4), MSDU_ERR_INVALID, "4");
-    expect(msdu_tensor_wait(ctx, 0, (msdu_what)0), MSDU_ERR_INVALID, "0");
-    expect(msdu_set_lr(ctx, -1), MSDU_ERR_INVALID, "lr");
-    expect(msdu_set_lr(ctx, (double)NAN), MSDU_ERR_INVALID, "lr");
-    expect(msdu_set_loss(ctx, (double)INFINITY), MSDU_ERR_INVALID, "loss");
+    expect_status(msdu_tensor_ready(ctx, 2, MSDU_GRADIENT), MSDU_ERR_INVALID, "no tensor 2");
+    expect_status(msdu_tensor_ready(ctx, MSDU_ALL_TENSORS, MSDU_GRADIENT), MSDU_ERR_INVALID,
+                  "no tensor");
+    expect_status(msdu_tensor_ready(ctx, 0, (msdu_what)3), MSDU_ERR_INVALID, "3");
+    expect_status(msdu_tensor_wait(ctx, 2, MSDU_GRADIENT), MSDU_ERR_INVALID, "no tensor 2");
+    expect_status(msdu_tensor_wait(ctx, 0, (msdu_what)4), MSDU_ERR_INVALID, "4");
+    expect_status(msdu_tensor_wait(ctx, 0, (msdu_what)0), MSDU_ERR_INVALID, "0");
+    expect_status(msdu_set_lr(ctx, -1), MSDU_ERR_INVALID, "lr");
+    expect_status(msdu_set_lr(ctx, (double)NAN), MSDU_ERR_INVALID, "lr");
+    expect_status(msdu_set_loss(ctx, (double)INFINITY), MSDU_ERR_INVALID, "loss");
     ck_assert_int_eq(msdu_step(ctx), MSDU_OK); /* none of it did error */
     ck_assert_int_eq(msdu_finish(ctx), MSDU_OK);
     msdu_destroy(ctx);
@@ -90,11 +84,12 @@ START_TEST(a_tensor_is_announced_once_a_step)
     open_context("gradient");
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
     ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_OK);
-    expect(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_ERR_INVALID, "'a' was announced twice");
+    expect_status(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_ERR_INVALID,
+                  "'a' was announced twice");
     ck_assert_int_eq(msdu_tensor_wait(ctx, 0, MSDU_GRADIENT), MSDU_OK);
-    expect(msdu_tensor_ready(ctx, 1, MSDU_GRADIENT), MSDU_ERR_INVALID, "'b'");
+    expect_status(msdu_tensor_ready(ctx, 1, MSDU_GRADIENT), MSDU_ERR_INVALID, "'b'");
     ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_PARAMETER), MSDU_OK);
-    expect(msdu_finish(ctx), MSDU_ERR_STATE, "msdu_step");
+    expect_status(msdu_finish(ctx), MSDU_ERR_STATE, "msdu_step");
     ck_assert_int_eq(msdu_step(ctx), MSDU_OK);
     ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_OK);
     ck_assert_int_eq(msdu_step(ctx), MSDU_OK);
@@ -110,10 +105,10 @@ START_TEST(nothing_but_summary_rollback_and_destroy_after_finish)
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
     ck_assert_int_eq(msdu_step(ctx), MSDU_OK);
     ck_assert_int_eq(msdu_finish(ctx), MSDU_OK);
-    expect(msdu_step(ctx), MSDU_ERR_STATE, "finish");
-    expect(msdu_tensor_ready(ctx, 0, MSDU_PARAMETER), MSDU_ERR_STATE, "finish");
-    expect(msdu_tensor_wait(ctx, 0, MSDU_PARAMETER), MSDU_ERR_STATE, "finish");
-    expect(msdu_finish(ctx), MSDU_ERR_STATE, "finish");
+    expect_status(msdu_step(ctx), MSDU_ERR_STATE, "finish");
+    expect_status(msdu_tensor_ready(ctx, 0, MSDU_PARAMETER), MSDU_ERR_STATE, "finish");
+    expect_status(msdu_tensor_wait(ctx, 0, MSDU_PARAMETER), MSDU_ERR_STATE, "finish");
+    expect_status(msdu_finish(ctx), MSDU_ERR_STATE, "finish");
     ck_assert_int_eq(msdu_summary_get(ctx, &summary), MSDU_OK);
     ck_assert_uint_eq(summary.steps, 1);
     ck_assert_uint_gt(summary.cpu_ns, 0);
@@ -156,9 +151,9 @@ START_TEST(bad_tensors_are_refused)
     bad[11].count = UINT64_C(1) << 53; /* the one that is there, and this: a byte too many */
     open_context("gradient");
     for (int i = 0; i < 12; i++) {
-        expect(msdu_tensor_add(ctx, &bad[i], NULL), MSDU_ERR_INVALID, words[i]);
+        expect_status(msdu_tensor_add(ctx, &bad[i], NULL), MSDU_ERR_INVALID, words[i]);
     }
-    expect(add("a", memory[0], memory[1]), MSDU_ERR_INVALID, "twice");
+    expect_status(add("a", memory[0], memory[1]), MSDU_ERR_INVALID, "twice");
     ck_assert_int_eq(msdu_tensor_add(ctx, &good, NULL), MSDU_OK);
     msdu_destroy(ctx);
 }
@@ -180,8 +175,7 @@ START_TEST(too_many_slices_are_refused)
     desc.gradient = memory[0]; /* nothing is read of it */
     desc.count = counts[_i];
     ck_assert_int_eq(msdu_tensor_add(ctx, &desc, NULL), MSDU_OK);
-    expect(msdu_start(ctx), MSDU_ERR_INVALID, "'huge'");
-    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "slice_bytes"));
+    expect_status(msdu_start(ctx), MSDU_ERR_INVALID, "'huge'|slice_bytes");
     msdu_destroy(ctx);
 }
 END_TEST
@@ -199,17 +193,17 @@ START_TEST(structs_of_other_sizes_are_taken_or_refused)
     newer.desc.gradient = memory[1];
     newer.desc.count = 8;
     open_context("gradient");
-    expect(msdu_tensor_add(ctx, &newer.desc, NULL), MSDU_ERR_INVALID, "MSDU_TENSOR_INIT");
+    expect_status(msdu_tensor_add(ctx, &newer.desc, NULL), MSDU_ERR_INVALID, "MSDU_TENSOR_INIT");
     newer.desc.size = sizeof(newer);
     newer.more[3] = 1;
-    expect(msdu_tensor_add(ctx, &newer.desc, NULL), MSDU_ERR_UNSUPPORTED, "newer");
+    expect_status(msdu_tensor_add(ctx, &newer.desc, NULL), MSDU_ERR_UNSUPPORTED, "newer");
     newer.more[3] = 0;
     ck_assert_int_eq(msdu_tensor_add(ctx, &newer.desc, NULL), MSDU_OK);
     newer.desc.name = "older";
     newer.desc.size = offsetof(msdu_tensor_desc, priority);
     newer.desc.priority = 77; /* not his: not read */
     ck_assert_int_eq(msdu_tensor_add(ctx, &newer.desc, NULL), MSDU_OK);
-    expect(msdu_summary_get(ctx, &summary), MSDU_ERR_INVALID, "MSDU_SUMMARY_INIT");
+    expect_status(msdu_summary_get(ctx, &summary), MSDU_ERR_INVALID, "MSDU_SUMMARY_INIT");
     summary.size = offsetof(msdu_summary, rounds);
     summary.rounds = 4711;
     ck_assert_int_eq(msdu_summary_get(ctx, &summary), MSDU_OK);
@@ -223,19 +217,19 @@ START_TEST(null_is_refused_everywhere)
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
     msdu_summary summary = MSDU_SUMMARY_INIT;
     open_context("gradient");
-    expect(msdu_create(NULL, NULL), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_tensor_add(NULL, &desc, NULL), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_tensor_add(ctx, NULL, NULL), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_start(NULL), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_tensor_ready(NULL, 0, MSDU_GRADIENT), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_tensor_wait(NULL, 0, MSDU_GRADIENT), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_step(NULL), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_set_lr(NULL, 1), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_set_loss(NULL, 1), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_finish(NULL), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_rollback(NULL), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_summary_get(NULL, &summary), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_summary_get(ctx, NULL), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_create(NULL, NULL), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_tensor_add(NULL, &desc, NULL), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_tensor_add(ctx, NULL, NULL), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_start(NULL), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_tensor_ready(NULL, 0, MSDU_GRADIENT), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_tensor_wait(NULL, 0, MSDU_GRADIENT), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_step(NULL), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_set_lr(NULL, 1), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_set_loss(NULL, 1), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_finish(NULL), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_rollback(NULL), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_summary_get(NULL, &summary), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_summary_get(ctx, NULL), MSDU_ERR_INVALID, "NULL");
     msdu_destroy(NULL);
     msdu_destroy(ctx);
 }
@@ -245,18 +239,19 @@ START_TEST(memory_moves_only_while_it_is_the_trainers)
 {
     float other[8] = {0};
     open_context("gradient");
-    expect(msdu_tensor_set(NULL, 0, MSDU_GRADIENT, other), MSDU_ERR_INVALID, "NULL");
-    expect(msdu_tensor_set(ctx, 2, MSDU_GRADIENT, other), MSDU_ERR_INVALID, "no tensor 2");
-    expect(msdu_tensor_set(ctx, 0, (msdu_what)3, other), MSDU_ERR_INVALID, "3");
-    expect(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, NULL), MSDU_ERR_INVALID, "'a'");
-    expect(msdu_tensor_set(ctx, 0, MSDU_PARAMETER, (char *)other + 2), MSDU_ERR_INVALID, "aligned");
+    expect_status(msdu_tensor_set(NULL, 0, MSDU_GRADIENT, other), MSDU_ERR_INVALID, "NULL");
+    expect_status(msdu_tensor_set(ctx, 2, MSDU_GRADIENT, other), MSDU_ERR_INVALID, "no tensor 2");
+    expect_status(msdu_tensor_set(ctx, 0, (msdu_what)3, other), MSDU_ERR_INVALID, "3");
+    expect_status(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, NULL), MSDU_ERR_INVALID, "'a'");
+    expect_status(msdu_tensor_set(ctx, 0, MSDU_PARAMETER, (char *)other + 2), MSDU_ERR_INVALID,
+                  "aligned");
     ck_assert_int_eq(add("c", NULL, memory[1]), MSDU_OK);
-    expect(msdu_tensor_set(ctx, 2, MSDU_PARAMETER, other), MSDU_ERR_INVALID, "'c'");
+    expect_status(msdu_tensor_set(ctx, 2, MSDU_PARAMETER, other), MSDU_ERR_INVALID, "'c'");
     ck_assert_int_eq(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, other), MSDU_OK);
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
     ck_assert_int_eq(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT), MSDU_OK);
     /* its round cannot end before 'b' is there */
-    expect(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, memory[1]), MSDU_ERR_STATE, "'a'");
+    expect_status(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, memory[1]), MSDU_ERR_STATE, "'a'");
     ck_assert_int_eq(msdu_tensor_set(ctx, 0, MSDU_PARAMETER, memory[0]), MSDU_OK);
     ck_assert_int_eq(msdu_tensor_wait(ctx, 0, MSDU_GRADIENT), MSDU_OK);
     ck_assert_int_eq(msdu_tensor_set(ctx, 0, MSDU_GRADIENT, memory[1]), MSDU_OK);

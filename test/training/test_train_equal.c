@@ -11,12 +11,10 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "state_kit.h"
 #include "suite.h"
 
-static const ranks_tensor model[] = {
-    {.count = 1}, {.count = 7}, {.count = 256}, {.count = 600}, {.count = 900},
-};
-#define MODEL_COUNT (sizeof(model) / sizeof(model[0]))
+#define MODEL_COUNT 5 /* of kit_job() */
 #define STEPS       25
 
 typedef enum optimizer { SGD, ADAM } optimizer;
@@ -59,27 +57,18 @@ static void compute_same(ranks_self *self, int step, uint32_t t)
 
 static ranks_job job_of(int ranks, const char *domain, optimizer kind)
 {
+    ranks_job job = kit_job(domain, NULL);
     moments *m = calloc(1, sizeof(*m));
     ck_assert_ptr_nonnull(m);
     m->kind = kind;
-    return (ranks_job){
-        .ranks = ranks,
-        .steps = STEPS,
-        .tensors = model,
-        .tensor_count = MODEL_COUNT,
-        .computed = compute_same,
-        .user = m,
-        .config = {.domain = domain,
-                   .interval = "fixed",
-                   .delay_steps = 1,
-                   .fragments = 3,
-                   .wire = "float32",
-                   .slice_bytes = 2048,
-                   .fuse_bytes = 1200,
-                   .warmup_steps = 1,
-                   .lr = 0.05,
-                   .momentum = kind == SGD ? 0.9 : 0},
-    };
+    job.ranks = ranks;
+    job.steps = STEPS;
+    job.computed = compute_same;
+    job.user = m;
+    job.config.delay_steps = 1;
+    job.config.warmup_steps = 1;
+    job.config.momentum = kind == SGD ? 0.9 : 0;
+    return job;
 }
 
 /* One rank with plain gradients: what the trainer does without the library. */
@@ -244,8 +233,7 @@ START_TEST(the_last_bit_of_one_rank_is_a_difference)
     size_t bytes = run.selves[0].elements * sizeof(double);
     const double *apart = ranks_row(&run.selves[0], 10);
     ck_assert_mem_ne(apart, ranks_row(&run.selves[1], 10), bytes);
-    const double *joined = ranks_row(&run.selves[0], STEPS);
-    ck_assert_mem_eq(joined, ranks_row(&run.selves[1], STEPS), bytes);
+    ranks_check_alike(&run, STEPS, STEPS);
     ranks_free(&run);
     free(job.user);
 }
@@ -267,8 +255,7 @@ START_TEST(weights_are_averaged_as_they_are)
     job.config.interval_steps = 4;
     job.config.overlap = "blocking";
     ranks_run_well(&job, &run);
-    size_t bytes = run.selves[0].elements * sizeof(double);
-    ck_assert_mem_eq(ranks_row(&run.selves[0], STEPS), ranks_row(&run.selves[1], STEPS), bytes);
+    ranks_check_alike(&run, STEPS, STEPS);
     ranks_free(&run);
     free(job.user);
 }

@@ -6,6 +6,7 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "state_kit.h"
 #include "suite.h"
 
 /* One tensor of several slices, reduced in place; small ones that are fused; 16-bit, widened. */
@@ -131,12 +132,7 @@ START_TEST(shadowed_gradients_may_move)
     ck_assert(ranks_go(&job, &still));
     job.stepped = move_gradients;
     ck_assert(ranks_go(&job, &moved));
-    for (int rank = 0; rank < job.ranks; rank++) {
-        ck_assert_int_eq(still.selves[rank].status, MSDU_OK);
-        ck_assert_msg(moved.selves[rank].status == MSDU_OK, "%s", moved.selves[rank].text);
-        size_t bytes = (size_t)(job.steps + 1) * still.selves[rank].elements * sizeof(double);
-        ck_assert_mem_eq(moved.selves[rank].history, still.selves[rank].history, bytes);
-    }
+    kit_check_equal(&job, 0, &still, &moved);
     ranks_free(&still);
     ranks_free(&moved);
 }

@@ -7,83 +7,37 @@
 
 #include "api/context.h"
 #include "core/progress.h"
+#include "expect.h"
 #include "fake.h"
-#include "ranks.h"
+#include "poison.h"
 #include "reference.h"
 #include "suite.h"
 
-static const ranks_tensor model[] = {
-    {.count = 5000}, {.count = 7},  {.count = 300, .dtype = MSDU_FLOAT64},
-    {.count = 40},   {.count = 90}, {.count = 200, .dtype = MSDU_FLOAT16},
-};
-#define MODEL_COUNT (sizeof(model) / sizeof(model[0]))
-
-typedef struct poison {
-    int rank;
-    int step;
-    uint32_t tensor;
-    double value;
-} poison;
-
-static void spoil(ranks_self *self, int step, uint32_t tensor)
-{
-    const poison *p = self->job->user;
-    if (self->rank == p->rank && step == p->step && tensor == p->tensor) {
-        uint64_t last = self->job->tensors[tensor].count - 1;
-        ranks_put(self->job->tensors[tensor].dtype, self->gradient[tensor], last, p->value);
-    }
-}
-
 static ranks_job skipping_job(poison *p, const char *wire)
 {
-    return (ranks_job){
-        .ranks = 3,
-        .steps = 10,
-        .tensors = model,
-        .tensor_count = MODEL_COUNT,
-        .config = {.domain = "gradient",
-                   .interval = "fixed",
-                   .wire = wire,
-                   .check_finite = "skip",
-                   .slice_bytes = 4096,
-                   .fuse_bytes = 2048,
-                   .wire_block = 64,
-                   .lr = 0.05,
-                   .momentum = 0.9},
-        .computed = spoil,
-        .goes_on = true,
-        .user = p,
-    };
-}
-
-static void expect_words(const char *text, const char *first, const char *second, const char *third)
-{
-    ck_assert_msg(strstr(text, first) != NULL && strstr(text, second) != NULL &&
-                      strstr(text, third) != NULL,
-                  "'%s', '%s', '%s' not all in: %s", first, second, third, text);
+    ranks_job job = poison_job(p, "skip", wire);
+    job.steps = 10;
+    job.goes_on = true;
+    return job;
 }
 
 /* The same training, once with a step that is refused and once without that step. */
 static void check_as_if_it_had_not_been(ranks_job *job)
 {
-    static const char *const names[] = {"'tensor0'", "'tensor1'", "'tensor2'",
-                                        "'tensor3'", "'tensor4'", "'tensor5'"};
     const poison *p = job->user;
-    char step[32];
-    char rank[32];
+    char words[64];
     ranks_run with;
     ranks_run without;
     ranks_run_well(job, &with);
     job->missing = p->step + 1;
     ranks_run_well(job, &without);
-    snprintf(step, sizeof(step), "step %d", p->step);
-    snprintf(rank, sizeof(rank), "rank %d", p->rank);
+    snprintf(words, sizeof(words), "rank %d|'tensor%u'|step %d", p->rank, p->tensor, p->step);
     for (int i = 0; i < job->ranks; i++) {
         const ranks_self *a = &with.selves[i];
         const ranks_self *b = &without.selves[i];
         ck_assert_int_eq(a->refused, 1);
         ck_assert_int_eq(b->refused, 0);
-        expect_words(a->text, rank, names[p->tensor], step);
+        expect_words(a->text, words);
         ck_assert_mem_eq(a->history, b->history,
                          (size_t)(job->steps + 1) * a->elements * sizeof(double));
         ck_assert_uint_eq(a->summary.steps, (uint64_t)job->steps);
@@ -98,7 +52,7 @@ static const char *const wires[] = {"float32", "bfloat16", "int8", "int4", "int2
 START_TEST(a_step_with_a_bad_gradient_leaves_no_trace)
 {
     static const double values[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
-    for (uint32_t k = 0; k < MODEL_COUNT; k++) {
+    for (uint32_t k = 0; k < POISON_TENSORS; k++) {
         poison p = {.rank = (int)k % 3, .step = 4, .tensor = k, .value = values[k % 3]};
         ranks_job job = skipping_job(&p, wires[_i]);
         check_as_if_it_had_not_been(&job);
@@ -141,9 +95,15 @@ static void pump(msdu_ctx *ctx)
 }
 
 /* One tensor over the fake backend, without a thread of its own. */
-static msdu_ctx *begin(const msdu_config *config, const msdu_tensor_desc *desc)
+static msdu_ctx *begin(msdu_config *config, msdu_tensor_desc *desc)
 {
     msdu_ctx *ctx = NULL;
+    config->ranks = 2;
+    config->backend = "local";
+    config->domain = "gradient";
+    config->wire = "int4";
+    desc->name = "t";
+    desc->count = ELEMENTS;
     fake_reset();
     ck_assert_int_eq(msdu_create(config, &ctx), MSDU_OK);
     ctx->job.backend = &fake_backend;
@@ -172,15 +132,9 @@ START_TEST(what_was_sent_along_is_held_back_again)
     float owned[ELEMENTS];
     msdu_config config = MSDU_CONFIG_INIT;
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
-    config.ranks = 2;
-    config.backend = "local";
-    config.domain = "gradient";
     config.check_finite = "skip";
     config.reduce = _i == 0 ? "mean" : "sum";
-    config.wire = "int4";
-    desc.name = "t";
     desc.gradient = gradient;
-    desc.count = ELEMENTS;
     for (int i = 0; i < ELEMENTS; i++) {
         gradient[i] = sinf((float)i);
     }
@@ -216,13 +170,7 @@ START_TEST(wider_formats_send_it_along)
     float gradient[ELEMENTS];
     msdu_config config = MSDU_CONFIG_INIT;
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
-    config.ranks = 2;
-    config.backend = "local";
-    config.domain = "gradient";
-    config.wire = "int4";
-    desc.name = "t";
     desc.gradient = gradient;
-    desc.count = ELEMENTS;
     desc.dtype = dtypes[_i / 3];
     for (uint64_t i = 0; i < ELEMENTS; i++) {
         ranks_put(desc.dtype, gradient, i, sin((double)i));
@@ -244,17 +192,11 @@ END_TEST
 
 START_TEST(parameters_still_fail)
 {
-    ranks_run run;
     poison p = {.rank = 1, .step = 3, .tensor = 1, .value = (double)NAN};
     ranks_job job = skipping_job(&p, "float32");
     job.config.domain = "parameter";
     job.config.interval_steps = 2;
-    ck_assert(ranks_go(&job, &run));
-    for (int rank = 0; rank < job.ranks; rank++) {
-        ck_assert_int_eq(run.selves[rank].status, MSDU_ERR_NOT_FINITE);
-        expect_words(run.selves[rank].text, "rank 1", "'tensor1'", "NaN");
-    }
-    ranks_free(&run);
+    ranks_run_badly(&job, MSDU_ERR_NOT_FINITE, "rank 1|'tensor1'|NaN");
 }
 END_TEST
 

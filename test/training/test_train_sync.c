@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/context.h"
+#include "expect.h"
 #include "fake.h"
 #include "ranks.h"
-#include "ranks_place.h"
 #include "reference.h"
+#include "state_kit.h"
 #include "suite.h"
 
 static const ranks_tensor model[] = {
@@ -98,20 +98,13 @@ START_TEST(training_goes_on_from_the_mean)
 }
 END_TEST
 
-static void dawdle(ranks_self *self)
-{
-    if (ranks_place() == MSDU_PLACE_HOST) { /* it is one of the host's */
-        self->ctx->job.backend = &fake_recorder;
-    }
-}
-
 START_TEST(delays_and_styles_change_nothing)
 {
     static const ranks_style styles[] = {RANKS_SILENT, RANKS_THREADS};
     notes *n = calloc(1, sizeof(*n));
     for (int k = 0; k < 2; k++) {
         ranks_job job = sync_job("parameter", ranks_overlaps[_i], n);
-        job.created = dawdle;
+        job.created = fake_delay;
         job.style = styles[k];
         job.config.correct = k == 0 ? "clip,outer" : NULL;
         reference_check(&job, k == 0 ? 1e-6 : 0);
@@ -161,18 +154,10 @@ static void check_nothing_is_lost(const ranks_job *job, const notes *n)
 {
     for (uint64_t i = 0; i < 3307; i++) {
         float got = 0;
-        double mean = 0;
-        double weights = 0;
         memcpy(&got, n->held[1] + i * sizeof(float), sizeof(got));
-        for (int rank = 0; rank < job->ranks; rank++) {
-            double weight = ranks_weight(job, rank, 0);
-            mean += weight * ranks_gradient(job, rank, 0, MSDU_FLOAT32, i, 0);
-            weights += weight;
-        }
-        mean /= weights;
-        double wanted = ranks_initial(job, 0, MSDU_FLOAT32, i) - 9 * job->config.lr * mean;
-        ck_assert_msg(fabs((double)got - wanted) < 3e-6, "%s, weights %d, element %d: %g",
-                      job->config.domain, job->weight_at != NULL, (int)i, (double)got - wanted);
+        double lost = (double)got - ranks_led_to(job, 9, i);
+        ck_assert_msg(fabs(lost) < 3e-6, "%s, weights %d, element %d: %g", job->config.domain,
+                      job->weight_at != NULL, (int)i, lost);
     }
 }
 
@@ -191,9 +176,7 @@ START_TEST(what_was_held_back_is_sent_along)
         job.config.interval_steps = 2;
         job.syncs_at = once;
         job.weight_at = k % 2 == 0 ? NULL : heavier;
-        ck_assert(ranks_go(&job, &run));
-        int failed = ranks_failed(&run, job.ranks);
-        ck_assert_msg(failed < 0, "rank %d: %s", failed, failed < 0 ? "" : run.selves[failed].text);
+        ranks_run_well(&job, &run);
         check_notes(n, job.ranks);
         check_nothing_is_lost(&job, n);
         ranks_free(&run);
@@ -214,11 +197,7 @@ START_TEST(gradients_keep_what_they_held_back)
     ck_assert(ranks_go(&job, &with));
     job.syncs_at = NULL;
     ck_assert(ranks_go(&job, &without));
-    for (int rank = 0; rank < job.ranks; rank++) {
-        ck_assert_msg(with.selves[rank].status == MSDU_OK, "%s", with.selves[rank].text);
-        ck_assert_mem_eq(with.selves[rank].history, without.selves[rank].history,
-                         (size_t)(job.steps + 1) * with.selves[rank].elements * sizeof(double));
-    }
+    kit_check_equal(&job, 0, &without, &with);
     ranks_free(&with);
     ranks_free(&without);
     free(n);
@@ -227,29 +206,11 @@ END_TEST
 
 /* --- calls out of order --- */
 
-static float memory[2][8];
-
-static msdu_ctx *open_context(const char *domain, void *parameter)
-{
-    msdu_ctx *ctx = NULL;
-    msdu_config config = MSDU_CONFIG_INIT;
-    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
-    config.ranks = 1;
-    config.domain = domain;
-    config.optimizer = "sgd";
-    desc.name = "a";
-    desc.parameter = parameter;
-    desc.gradient = memory[1];
-    desc.count = 8;
-    ck_assert_int_eq(msdu_create(&config, &ctx), MSDU_OK);
-    ck_assert_int_eq(msdu_tensor_add(ctx, &desc, NULL), MSDU_OK);
-    return ctx;
-}
-
 START_TEST(calls_out_of_order_are_refused)
 {
     ck_assert_int_eq(msdu_synchronize(NULL), MSDU_ERR_INVALID);
-    msdu_ctx *ctx = open_context("gradient", memory[0]);
+    msdu_config config = {.domain = "gradient", .optimizer = "sgd"};
+    msdu_ctx *ctx = expect_context(&config, true);
     ck_assert_int_eq(msdu_synchronize(ctx), MSDU_ERR_STATE);
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
     ck_assert_int_eq(msdu_synchronize(ctx), MSDU_OK);
@@ -260,10 +221,10 @@ START_TEST(calls_out_of_order_are_refused)
     ck_assert_int_eq(msdu_finish(ctx), MSDU_OK);
     ck_assert_int_eq(msdu_synchronize(ctx), MSDU_ERR_STATE);
     msdu_destroy(ctx);
-    ctx = open_context("accumulated", NULL);
+    config.domain = "accumulated";
+    ctx = expect_context(&config, false);
     ck_assert_int_eq(msdu_start(ctx), MSDU_OK);
-    ck_assert_int_eq(msdu_synchronize(ctx), MSDU_ERR_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "accumulated"));
+    expect_status(msdu_synchronize(ctx), MSDU_ERR_UNSUPPORTED, "accumulated");
     ck_assert_int_eq(msdu_finish(ctx), MSDU_OK);
     msdu_destroy(ctx);
 }

@@ -12,16 +12,12 @@
 
 msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
-    msdu__caller *c = &ctx->caller;
     /* A failure is no reason to leave off in the middle of an optimizer's loop over tensors. */
-    msdu_status status = what == MSDU_PARAMETER ? msdu__guard_open(c) : msdu__guard_running(c);
+    msdu_status status = what == MSDU_PARAMETER ? msdu__guard_open(ctx) : msdu__guard_running(ctx);
     if (status != MSDU_OK) {
         return status;
     }
+    msdu__caller *c = &ctx->caller;
     if (id >= c->model->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
                           c->job->rank, id, (int)what);
@@ -29,12 +25,13 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
     return msdu__caller_ready(c, id, what);
 }
 
-static msdu_status wait_alone(msdu__caller *c, uint32_t id, bool is_now)
+static msdu_status wait_alone(msdu_ctx *ctx, uint32_t id, bool is_now)
 {
-    msdu_status status = msdu__guard_open(c);
+    msdu_status status = msdu__guard_open(ctx);
     if (status != MSDU_OK) {
         return status;
     }
+    msdu__caller *c = &ctx->caller;
     if (id >= c->model->tensor_count || !c->job->settings.commit_tensor) {
         return msdu__fail(MSDU_ERR_INVALID,
                           "rank %d: no tensor %u, or setting commit is not tensor: it cannot be "
@@ -44,17 +41,17 @@ static msdu_status wait_alone(msdu__caller *c, uint32_t id, bool is_now)
     return msdu__caller_wait_alone(c, id, is_now);
 }
 
-static msdu_status check_wait(msdu__caller *c, uint32_t id, msdu_what what)
+static msdu_status check_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
     const unsigned kinds = MSDU_GRADIENT | MSDU_PARAMETER;
-    msdu_status status = what == MSDU_GRADIENT ? msdu__guard_open(c) : msdu__guard_running(c);
+    msdu_status status = what == MSDU_GRADIENT ? msdu__guard_open(ctx) : msdu__guard_running(ctx);
     if (status != MSDU_OK) {
         return status;
     }
-    if ((id >= c->model->tensor_count && id != MSDU_ALL_TENSORS) || ((unsigned)what & kinds) == 0 ||
-        ((unsigned)what & ~kinds) != 0) {
+    if ((id >= ctx->model.tensor_count && id != MSDU_ALL_TENSORS) ||
+        ((unsigned)what & kinds) == 0 || ((unsigned)what & ~kinds) != 0) {
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or no kind of memory: %d",
-                          c->job->rank, id, (int)what);
+                          ctx->job.rank, id, (int)what);
     }
     return MSDU_OK;
 }
@@ -67,83 +64,62 @@ static bool is_given(msdu_status status)
 
 msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
     const unsigned alone = MSDU_ALONE | MSDU_NOW;
-    msdu__caller *c = &ctx->caller;
     if (((unsigned)what & alone) != 0 &&
         ((unsigned)what & ~(unsigned)MSDU_NOW) == (MSDU_GRADIENT | MSDU_ALONE)) {
-        return wait_alone(c, id, ((unsigned)what & MSDU_NOW) != 0);
+        return wait_alone(ctx, id, ((unsigned)what & MSDU_NOW) != 0);
     }
-    msdu_status status = check_wait(c, id, what);
+    msdu_status status = check_wait(ctx, id, what);
     if (status != MSDU_OK) {
         return status;
     }
-    status = msdu__caller_wait(c, id, (uint32_t)what);
-    msdu_status settled = is_given(status) ? msdu__kernels_settle(c->engine) : MSDU_OK;
+    status = msdu__caller_wait(&ctx->caller, id, (uint32_t)what);
+    msdu_status settled = is_given(status) ? msdu__kernels_settle(&ctx->engine) : MSDU_OK;
     return settled == MSDU_OK ? status : settled;
 }
 
 /* --- the same with a stream of the device's --- */
 
-static msdu_status check_device(const msdu__caller *c)
+static msdu_status check_device(const msdu_ctx *ctx)
 {
-    return c->job->device != NULL
+    return ctx->job.device != NULL
                ? MSDU_OK
                : msdu__fail(MSDU_ERR_UNSUPPORTED,
                             "rank %d: tensors are in the host's memory: no stream is "
                             "behind them",
-                            c->job->rank);
+                            ctx->job.rank);
 }
 
 msdu_status msdu_tensor_ready_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void *stream)
 {
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
-    msdu__caller *c = &ctx->caller;
-    msdu_status status = msdu__guard_open(c);
-    if (status == MSDU_OK) {
-        status = check_device(c);
-    }
-    if (status == MSDU_OK && id >= c->model->tensor_count) {
-        status = msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u", c->job->rank, id);
+    msdu_status status = msdu__guard_open(ctx);
+    status = status == MSDU_OK ? check_device(ctx) : status;
+    if (status == MSDU_OK && id >= ctx->model.tensor_count) {
+        status = msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u", ctx->job.rank, id);
     }
     if (status == MSDU_OK) {
-        status = c->job->device->after(c->job->comm, msdu__announcement(id, what) - 1, stream);
+        status = ctx->job.device->after(ctx->job.comm, msdu__announcement(id, what) - 1, stream);
     }
     return status == MSDU_OK ? msdu_tensor_ready(ctx, id, what) : status;
 }
 
 msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void *stream)
 {
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
-    msdu__caller *c = &ctx->caller;
     bool is_alone = (unsigned)what == (MSDU_GRADIENT | MSDU_ALONE);
-    msdu_status status = is_alone ? msdu__guard_open(c) : check_wait(c, id, what);
+    msdu_status status = is_alone ? msdu__guard_open(ctx) : check_wait(ctx, id, what);
+    status = status == MSDU_OK ? check_device(ctx) : status;
     if (status == MSDU_OK) {
-        status = check_device(c);
+        status = is_alone ? wait_alone(ctx, id, false)
+                          : msdu__caller_wait(&ctx->caller, id, (uint32_t)what);
     }
-    if (status == MSDU_OK) {
-        status = is_alone ? wait_alone(c, id, false) : msdu__caller_wait(c, id, (uint32_t)what);
-    }
-    msdu_status led = is_given(status) ? c->job->device->before(c->job->comm, stream, 0) : MSDU_OK;
+    msdu_status led =
+        is_given(status) ? ctx->job.device->before(ctx->job.comm, stream, 0) : MSDU_OK;
     return led == MSDU_OK ? status : led;
 }
 
 msdu_status msdu_step(msdu_ctx *ctx)
 {
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
-    msdu_status status = msdu__guard_running(&ctx->caller);
+    msdu_status status = msdu__guard_running(ctx);
     return status == MSDU_OK ? msdu__step_end(&ctx->caller) : status;
 }
 
@@ -203,20 +179,9 @@ msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
 
 /* --- between steps --- */
 
-/* What msdu_sync_after_step() and its like have in common. */
-static msdu_status check_between(msdu_ctx *ctx)
-{
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
-    msdu_status status = msdu__guard_running(&ctx->caller);
-    return status == MSDU_OK ? msdu__guard_between_steps(&ctx->caller) : status;
-}
-
 msdu_status msdu_sync_after_step(msdu_ctx *ctx)
 {
-    msdu_status status = check_between(ctx);
+    msdu_status status = msdu__guard_between_steps(ctx);
     if (status != MSDU_OK) {
         return status;
     }
@@ -232,7 +197,7 @@ msdu_status msdu_sync_after_step(msdu_ctx *ctx)
 
 msdu_status msdu_synchronize(msdu_ctx *ctx)
 {
-    msdu_status status = check_between(ctx);
+    msdu_status status = msdu__guard_between_steps(ctx);
     if (status != MSDU_OK) {
         return status;
     }
@@ -248,7 +213,7 @@ msdu_status msdu_synchronize(msdu_ctx *ctx)
 
 msdu_status msdu_join(msdu_ctx *ctx)
 {
-    msdu_status status = check_between(ctx);
+    msdu_status status = msdu__guard_between_steps(ctx);
     if (status != MSDU_OK) {
         return status;
     }
@@ -302,23 +267,15 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
 
 msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes, size_t *bytes_out)
 {
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
     if (bytes_out == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "bytes_out is NULL");
     }
-    msdu_status status = msdu__guard_running(&ctx->caller);
+    msdu_status status = msdu__guard_running(ctx);
     return status == MSDU_OK ? msdu__state_get(&ctx->caller, data, bytes, bytes_out) : status;
 }
 
 msdu_status msdu_state_set(msdu_ctx *ctx, const void *data, size_t bytes)
 {
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
-    msdu_status status = msdu__guard_running(&ctx->caller);
+    msdu_status status = msdu__guard_running(ctx);
     return status == MSDU_OK ? msdu__state_set(&ctx->caller, data, bytes) : status;
 }

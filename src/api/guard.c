@@ -48,28 +48,31 @@ msdu_status msdu__guard(const msdu_ctx *ctx)
     return MSDU_OK;
 }
 
-msdu_status msdu__guard_open(const msdu__caller *c)
+msdu_status msdu__guard_open(const msdu_ctx *ctx)
 {
-    if (!c->is_started || c->is_finished) {
+    msdu_status status = msdu__guard(ctx);
+    if (status == MSDU_OK && (!ctx->caller.is_started || ctx->caller.is_finished)) {
         return msdu__fail(MSDU_ERR_STATE, "rank %d: the context is not between start and finish",
-                          c->job->rank);
+                          ctx->job.rank);
     }
-    return MSDU_OK;
+    return status;
 }
 
-msdu_status msdu__guard_running(msdu__caller *c)
+msdu_status msdu__guard_running(msdu_ctx *ctx)
 {
-    msdu_status status = msdu__handover_status(c->hand);
-    return status == MSDU_OK ? msdu__guard_open(c) : status;
+    msdu_status status = msdu__guard(ctx);
+    status = status == MSDU_OK ? msdu__handover_status(&ctx->hand) : status;
+    return status == MSDU_OK ? msdu__guard_open(ctx) : status;
 }
 
-msdu_status msdu__guard_between_steps(const msdu__caller *c)
+msdu_status msdu__guard_between_steps(msdu_ctx *ctx)
 {
-    if (!msdu__caller_is_between_steps(c)) {
+    msdu_status status = msdu__guard_running(ctx);
+    if (status == MSDU_OK && !msdu__caller_is_between_steps(&ctx->caller)) {
         return msdu__fail(MSDU_ERR_STATE,
                           "rank %d: tensors were announced since the last "
                           "msdu_step(); end the step first",
-                          c->job->rank);
+                          ctx->job.rank);
     }
-    return MSDU_OK;
+    return status;
 }

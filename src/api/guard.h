@@ -12,11 +12,11 @@ msdu_status msdu__guard_process(uint32_t *forks_out);
 bool msdu__guard_is_parents(const msdu_ctx *ctx);
 /* ERR_INVALID: NULL, or a parent's. */
 msdu_status msdu__guard(const msdu_ctx *ctx);
-/* ERR_STATE: not between start and finish. */
-msdu_status msdu__guard_open(const msdu__caller *c);
-/* The context's failure first: it stays the answer until destroy. */
-msdu_status msdu__guard_running(msdu__caller *c);
-/* ERR_STATE: something of the present step was announced. */
-msdu_status msdu__guard_between_steps(const msdu__caller *c);
+/* That, and ERR_STATE: not between start and finish. */
+msdu_status msdu__guard_open(const msdu_ctx *ctx);
+/* That, but the context's failure first: it stays the answer until destroy. */
+msdu_status msdu__guard_running(msdu_ctx *ctx);
+/* That, and ERR_STATE: something of the present step was announced. */
+msdu_status msdu__guard_between_steps(msdu_ctx *ctx);
 
 #endif

@@ -221,18 +221,14 @@ static msdu_status close_files(msdu_ctx *ctx)
 
 msdu_status msdu_finish(msdu_ctx *ctx)
 {
-    msdu_status guarded = msdu__guard(ctx);
-    if (guarded != MSDU_OK) {
-        return guarded;
-    }
-    msdu_status status = ctx->caller.is_finished ? msdu__guard_running(&ctx->caller)
-                                                 : msdu__guard_open(&ctx->caller);
+    bool is_again = ctx != NULL && ctx->caller.is_finished;
+    msdu_status status = is_again ? msdu__guard_running(ctx) : msdu__guard_open(ctx);
     if (status != MSDU_OK) {
         return status;
     }
     status = msdu__handover_status(&ctx->hand);
     if (status == MSDU_OK) {
-        status = msdu__guard_between_steps(&ctx->caller);
+        status = msdu__guard_between_steps(ctx);
         if (status != MSDU_OK) {
             return status;
         }

@@ -78,12 +78,12 @@ static bool is_file(const char *path)
 }
 
 /* Look for the module in one folder; true ends the search, well or not. */
-static bool try_folder(struct search *search, const char *folder, size_t length)
+static bool try_folder(void *user, const char *folder)
 {
+    struct search *search = user;
     char path[PATH_MAX];
-    int written =
-        snprintf(path, sizeof(path), "%.*s/libmsdu_%s.so", (int)length, folder, search->name);
-    if (length == 0 || written < 0 || (size_t)written >= sizeof(path)) {
+    int written = snprintf(path, sizeof(path), "%s/libmsdu_%s.so", folder, search->name);
+    if (written < 0 || (size_t)written >= sizeof(path)) {
         return false;
     }
     note_place(search, path);
@@ -92,19 +92,6 @@ static bool try_folder(struct search *search, const char *folder, size_t length)
     }
     search->status = load_file(path, &search->found);
     return true;
-}
-
-static bool try_path_list(struct search *search, const char *list)
-{
-    while (list != NULL && *list != '\0') {
-        size_t length = strcspn(list, ":");
-        if (try_folder(search, list, length)) {
-            return true;
-        }
-        list += length;
-        list += *list == ':';
-    }
-    return false;
 }
 
 /* The folder of the file that holds this code: libmsdu, or an executable linked with the core. */
@@ -130,30 +117,35 @@ static bool own_folder(char folder[PATH_MAX])
     return true;
 }
 
-static bool try_own_folders(struct search *search)
+bool msdu__backend_folders(msdu__folder_fn look, void *user)
 {
     static const char *const beside[] = {"", "/msdu", "/../lib", "/../lib/msdu"};
+    const char *list = secure_getenv("MSDU_MODULE_PATH");
     char folder[PATH_MAX];
     char place[PATH_MAX + 16];
-    if (!own_folder(folder)) {
-        return false;
+    while (list != NULL && *list != '\0') {
+        size_t length = strcspn(list, ":");
+        (void)snprintf(place, sizeof(place), "%.*s", (int)length, list);
+        if (length > 0 && look(user, place)) {
+            return true;
+        }
+        list += length;
+        list += *list == ':';
     }
-    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
+    bool has_own = own_folder(folder);
+    for (size_t i = 0; has_own && i < sizeof(beside) / sizeof(beside[0]); i++) {
         (void)snprintf(place, sizeof(place), "%s%s", folder, beside[i]);
-        if (try_folder(search, place, strlen(place))) {
+        if (look(user, place)) {
             return true;
         }
     }
-    return false;
+    return look(user, MSDU_MODULE_DIR);
 }
 
 static msdu_status find_module(const char *name, const msdu_backend **backend_out)
 {
     struct search search = {.name = name, .status = MSDU_ERR_NOT_FOUND};
-    bool was_seen = try_path_list(&search, secure_getenv("MSDU_MODULE_PATH")) ||
-                    try_own_folders(&search) ||
-                    try_folder(&search, MSDU_MODULE_DIR, strlen(MSDU_MODULE_DIR));
-    if (!was_seen) {
+    if (!msdu__backend_folders(try_folder, &search)) {
         return msdu__fail(MSDU_ERR_NOT_FOUND, "no backend \"%s\": looked for %s", name,
                           search.places);
     }

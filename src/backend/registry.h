@@ -16,4 +16,11 @@ extern const msdu_backend msdu__backend_local; /* local.c: ranks as threads of o
  */
 msdu_status msdu__backend_find(const char *name, const msdu_backend **backend_out);
 
+/*
+ * Show every folder in which modules are sought, in this order; true from `look` ends it, and is
+ * returned. Folders need not exist.
+ */
+typedef bool (*msdu__folder_fn)(void *user, const char *folder);
+bool msdu__backend_folders(msdu__folder_fn look, void *user);
+
 #endif

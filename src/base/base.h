@@ -3,15 +3,14 @@
 #ifndef MSDU_IMPL_H
 #define MSDU_IMPL_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 
 #include <msdu/backend.h>
 #include <msdu/msdu.h>
 
+#include "clock.h"
 #include "dtype.h"
 
 #if defined(__GNUC__)
@@ -45,7 +44,5 @@ typedef uint64_t (*msdu__clock_fn)(void *user); /* nanoseconds, monotonic */
 uint64_t msdu__clock_monotonic(void *user);     /* log.c */
 /* The time in so many ns, for timed waits on a condition variable of msdu__cond_init(). */
 void msdu__clock_after(uint64_t ns, struct timespec *out);
-/* A condition variable whose timed waits go by the monotonic clock. */
-void msdu__cond_init(pthread_cond_t *cond);
 
 #endif

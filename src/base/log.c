@@ -9,8 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NS_PER_S 1000000000ULL
-
 void msdu__log_line(const msdu__log *log, msdu_log_level level, const char *format, ...)
 {
     if (log->fn == NULL || (int)level > log->level) {
@@ -52,24 +50,10 @@ void msdu__log_stderr(void *user, msdu_log_level level, const char *text)
 uint64_t msdu__clock_monotonic(void *user)
 {
     (void)user;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+    return msdu__clock_now();
 }
 
 void msdu__clock_after(uint64_t ns, struct timespec *out)
 {
-    clock_gettime(CLOCK_MONOTONIC, out);
-    uint64_t total = (uint64_t)out->tv_nsec + ns % NS_PER_S;
-    out->tv_sec += (time_t)(ns / NS_PER_S + total / NS_PER_S);
-    out->tv_nsec = (long)(total % NS_PER_S);
-}
-
-void msdu__cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attributes);
-    pthread_condattr_destroy(&attributes);
+    *out = msdu__clock_spec(msdu__clock_now() + ns);
 }

@@ -182,7 +182,7 @@ static void code_slice(msdu__engine *e, msdu__serial *c, const msdu__image *imag
     code_working(e, c, "drift", run->recursion.drift, slice);
     code_working(e, c, "velocity", run->recursion.velocity, slice);
     code_working(e, c, "trace", run->recursion.trace, slice);
-    if (image->fragments[fragment_of(e, image, slice)].is_pending) {
+    if (image->fragments[fragment_of(e, image, slice)].schedule.is_pending) {
         code_pending(e, c, slice);
     }
 }
@@ -191,7 +191,7 @@ void msdu__arrays_code(msdu__engine *e, msdu__serial *c, const msdu__image *imag
 {
     for (uint32_t i = 0; i < e->model->fragment_count; i++) {
         code_plan(e, c, image, i);
-        if (image->fragments[i].is_pending) {
+        if (image->fragments[i].schedule.is_pending) {
             code_messages(e, c, &e->fragments[i], image->format);
         }
     }

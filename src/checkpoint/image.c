@@ -34,13 +34,8 @@ static bool is_only_open(const msdu__fragment *f)
 static void take_schedule(const msdu__schedule *s, const msdu__mailbox *box, bool is_only_open,
                           msdu__image_fragment *out)
 {
-    out->sync_step = s->sync_step;
-    out->apply_step = s->apply_step;
-    out->armed = s->armed - (is_only_open ? 1 : 0);
-    out->from_step = s->from_step;
-    out->interval = s->interval;
-    out->delay_steps = s->delay_steps;
-    out->wire = (uint64_t)s->wire;
+    out->schedule = *s;
+    out->schedule.armed -= is_only_open ? 1 : 0;
     out->decisions[0] = box->answers[0].decision;
     out->decisions[1] = box->answers[1].decision;
 }
@@ -49,11 +44,8 @@ static void take_fragment(const msdu__fragment *f, msdu__image_fragment *out)
 {
     out->blocked_ns = f->last.blocked_ns;
     out->wants_plan = f->order.is_wanted;
-    out->is_pending = f->state == MSDU__FRAGMENT_OPEN && f->captured > 0;
-    out->round_step = f->round.step;
-    out->round_interval = f->round.interval;
-    out->round_delay = f->round.delay_steps;
-    out->round_wire = (uint64_t)f->round.wire;
+    out->schedule.is_pending = f->state == MSDU__FRAGMENT_OPEN && f->captured > 0;
+    out->round = f->round;
     out->scale = f->scale;
     out->is_void = f->is_void;
     out->bytes = f->bytes;
@@ -114,7 +106,7 @@ void msdu__image_take(const msdu__caller *caller, msdu__image *image)
         take_fragment(f, &image->fragments[i]);
     }
     for (uint32_t i = 0; i < caller->engine->active_count; i++) {
-        if (image->fragments[caller->engine->active[i]].is_pending) {
+        if (image->fragments[caller->engine->active[i]].schedule.is_pending) {
             image->pending[image->pending_count++] = caller->engine->active[i];
         }
     }
@@ -124,43 +116,30 @@ void msdu__image_take(const msdu__caller *caller, msdu__image *image)
 
 static void give_schedule(const msdu__image_fragment *from, msdu__schedule *s, msdu__mailbox *box)
 {
-    s->sync_step = from->sync_step;
-    s->apply_step = from->apply_step;
-    s->is_pending = from->is_pending;
-    s->armed = from->armed;
-    s->from_step = from->from_step;
-    s->interval = (uint32_t)from->interval;
-    s->delay_steps = (uint32_t)from->delay_steps;
-    s->wire = (int)from->wire;
+    *s = from->schedule;
     for (int i = 0; i < 2; i++) {
         box->answers[i].decision = from->decisions[i];
         box->answers[i].is_any_idle = false;
     }
-    msdu__cell_set(&box->heard, from->armed);
-    msdu__cell_set(&box->done, from->armed - (from->is_pending ? 1 : 0));
+    msdu__cell_set(&box->heard, s->armed);
+    msdu__cell_set(&box->done, s->armed - (s->is_pending ? 1 : 0));
 }
 
 static void give_fragment(const msdu__image_fragment *from, msdu__fragment *f)
 {
-    f->opened = from->armed;
+    f->opened = from->schedule.armed;
     f->order.is_wanted = from->wants_plan;
     f->bytes = from->bytes;
     f->last.blocked_ns = from->blocked_ns;
     f->last.told_ns = 0; /* a time of another run */
     f->scale = from->scale;
     f->is_void = from->is_void;
-    f->state = from->is_pending ? MSDU__FRAGMENT_OPEN : MSDU__FRAGMENT_IDLE;
-    f->round = (msdu__round){
-        .step = from->round_step,
-        .interval = (uint32_t)from->round_interval,
-        .delay_steps = (uint32_t)from->round_delay,
-        .wire = (int)from->round_wire,
-        .is_gradient = false,
-    };
+    f->state = from->schedule.is_pending ? MSDU__FRAGMENT_OPEN : MSDU__FRAGMENT_IDLE;
+    f->round = from->round;
     f->contribution = (msdu__contribution){.weight = 1};
     f->may_apply = false;
-    f->control.is_issued = f->control.is_done = from->is_pending;
-    f->captured = f->issued = f->reduced = from->is_pending ? f->slice_count : 0;
+    f->control.is_issued = f->control.is_done = from->schedule.is_pending;
+    f->captured = f->issued = f->reduced = from->schedule.is_pending ? f->slice_count : 0;
     f->is_marked = f->is_applied = false;
     f->bad_tensor = 0;
     f->mean_sq = 0;
@@ -237,42 +216,52 @@ void msdu__image_give(msdu__caller *caller, const msdu__image *image)
 
 /* --- code --- */
 
+static void code_small(msdu__serial *c, const char *name, uint32_t *value, uint64_t least,
+                       uint64_t most)
+{
+    uint64_t wide = *value;
+    msdu__serial_whole(c, name, &wide, least, most);
+    *value = c->in != NULL ? (uint32_t)wide : *value;
+}
+
+static void code_wire(msdu__serial *c, const char *name, int *wire)
+{
+    uint32_t value = (uint32_t)*wire;
+    code_small(c, name, &value, 0, MSDU__WIRE_COUNT - 1);
+    *wire = (int)value;
+}
+
 static void code_decision(msdu__serial *c, msdu__decision *decision)
 {
-    uint64_t interval = decision->interval;
-    uint64_t delay = decision->delay_steps;
-    uint64_t wire = (uint64_t)decision->wire;
-    msdu__serial_whole(c, "decision's interval", &interval, 0, UINT32_MAX);
-    msdu__serial_whole(c, "decision's delay", &delay, 0, UINT32_MAX);
-    msdu__serial_whole(c, "decision's wire", &wire, 0, MSDU__WIRE_COUNT - 1);
+    code_small(c, "decision's interval", &decision->interval, 0, UINT32_MAX);
+    code_small(c, "decision's delay", &decision->delay_steps, 0, UINT32_MAX);
+    code_wire(c, "decision's wire", &decision->wire);
     msdu__serial_values(c, "decision's reason", decision->reason, sizeof(decision->reason), 1);
     if (c->in != NULL) {
-        decision->interval = (uint32_t)interval;
-        decision->delay_steps = (uint32_t)delay;
-        decision->wire = (int)wire;
         decision->reason[sizeof(decision->reason) - 1] = '\0';
     }
 }
 
 static void code_fragment(msdu__serial *c, msdu__image_fragment *f)
 {
-    msdu__serial_whole(c, "synchronization", &f->sync_step, 0, STEPS_MAX);
-    msdu__serial_whole(c, "step of applying", &f->apply_step, 0, STEPS_MAX);
-    msdu__serial_whole(c, "number of rounds", &f->armed, 0, STEPS_MAX);
-    msdu__serial_whole(c, "first step", &f->from_step, 0, STEPS_MAX);
-    msdu__serial_whole(c, "interval", &f->interval, 1, UINT32_MAX);
-    msdu__serial_whole(c, "delay", &f->delay_steps, 0, UINT32_MAX);
-    msdu__serial_whole(c, "wire", &f->wire, 0, MSDU__WIRE_COUNT - 1);
+    msdu__schedule *s = &f->schedule;
+    msdu__serial_whole(c, "synchronization", &s->sync_step, 0, STEPS_MAX);
+    msdu__serial_whole(c, "step of applying", &s->apply_step, 0, STEPS_MAX);
+    msdu__serial_whole(c, "number of rounds", &s->armed, 0, STEPS_MAX);
+    msdu__serial_whole(c, "first step", &s->from_step, 0, STEPS_MAX);
+    code_small(c, "interval", &s->interval, 1, UINT32_MAX);
+    code_small(c, "delay", &s->delay_steps, 0, UINT32_MAX);
+    code_wire(c, "wire", &s->wire);
     msdu__serial_whole(c, "time waited", &f->blocked_ns, 0, UINT64_MAX);
     msdu__serial_flag(c, "wish for a plan", &f->wants_plan);
-    msdu__serial_flag(c, "waiting mean", &f->is_pending);
+    msdu__serial_flag(c, "waiting mean", &s->is_pending);
     code_decision(c, &f->decisions[0]);
     code_decision(c, &f->decisions[1]);
-    if (f->is_pending) {
-        msdu__serial_whole(c, "round's step", &f->round_step, 0, STEPS_MAX);
-        msdu__serial_whole(c, "round's interval", &f->round_interval, 1, UINT32_MAX);
-        msdu__serial_whole(c, "round's delay", &f->round_delay, 1, UINT32_MAX);
-        msdu__serial_whole(c, "round's wire", &f->round_wire, 0, MSDU__WIRE_COUNT - 1);
+    if (s->is_pending) {
+        msdu__serial_whole(c, "round's step", &f->round.step, 0, STEPS_MAX);
+        code_small(c, "round's interval", &f->round.interval, 1, UINT32_MAX);
+        code_small(c, "round's delay", &f->round.delay_steps, 1, UINT32_MAX);
+        code_wire(c, "round's wire", &f->round.wire);
         msdu__serial_whole(c, "round's bytes", &f->bytes, 0, UINT64_MAX);
         msdu__serial_measure(c, "round's scale", &f->scale);
         msdu__serial_flag(c, "round's weight", &f->is_void);
@@ -350,7 +339,7 @@ static bool is_listed(const msdu__image *image, uint32_t fragment)
     for (uint64_t i = 0; i < image->pending_count; i++) {
         times += image->pending[i] == fragment ? 1 : 0;
     }
-    return times == (image->fragments[fragment].is_pending ? 1 : 0);
+    return times == (image->fragments[fragment].schedule.is_pending ? 1 : 0);
 }
 
 /* A mean that waits needs a round before it, a step to come, and the next synchronization after
@@ -358,9 +347,11 @@ static bool is_listed(const msdu__image *image, uint32_t fragment)
 static bool fits_pending(const msdu__caller *caller, const msdu__image *image,
                          const msdu__image_fragment *f)
 {
-    return image->is_local_entered && f->armed > 0 && f->round_step < image->step &&
-           f->apply_step >= image->step && f->apply_step == f->round_step + f->round_delay &&
-           f->round_delay <= caller->job->interval_args.delay_max && f->sync_step > f->apply_step;
+    return image->is_local_entered && f->schedule.armed > 0 && f->round.step < image->step &&
+           f->schedule.apply_step >= image->step &&
+           f->schedule.apply_step == f->round.step + f->round.delay_steps &&
+           f->round.delay_steps <= caller->job->interval_args.delay_max &&
+           f->schedule.sync_step > f->schedule.apply_step;
 }
 
 /* What was decided goes into the rounds to come, whose slices have room for so late a mean. */
@@ -368,7 +359,7 @@ static bool fits_delays(const msdu__caller *caller, const msdu__image *image,
                         const msdu__image_fragment *f)
 {
     uint32_t most = caller->job->interval_args.delay_max;
-    return image->decision.delay_steps <= most && f->delay_steps <= most &&
+    return image->decision.delay_steps <= most && f->schedule.delay_steps <= most &&
            f->decisions[0].delay_steps <= most && f->decisions[1].delay_steps <= most;
 }
 
@@ -383,17 +374,19 @@ const char *msdu__image_check(const msdu__caller *caller, const msdu__image *ima
     uint32_t used = image->is_gradient ? 1 : caller->model->fragment_count;
     for (uint32_t i = 0; i < caller->model->fragment_count; i++) {
         const msdu__image_fragment *f = &image->fragments[i];
-        if (!is_listed(image, i) || (f->is_pending && !fits_pending(caller, image, f))) {
+        if (!is_listed(image, i) || (f->schedule.is_pending && !fits_pending(caller, image, f))) {
             return "waiting mean";
         }
         if (!fits_delays(caller, image, f)) {
             return "delay";
         }
-        if (i < used && (f->sync_step < image->step || f->sync_step < f->from_step)) {
+        if (i < used && (f->schedule.sync_step < image->step ||
+                         f->schedule.sync_step < f->schedule.from_step)) {
             return "synchronization";
         }
         /* the next round to be armed takes this one's decision, made already unless it waits */
-        if (f->armed > 0 && !f->is_pending && f->decisions[(f->armed - 1) & 1].interval == 0) {
+        if (f->schedule.armed > 0 && !f->schedule.is_pending &&
+            f->decisions[(f->schedule.armed - 1) & 1].interval == 0) {
             return "interval";
         }
     }

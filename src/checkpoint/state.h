@@ -18,20 +18,11 @@
 #define MSDU__STATE_OLDEST 4
 
 typedef struct msdu__image_fragment {
-    uint64_t sync_step;
-    uint64_t apply_step;
-    uint64_t armed; /* rounds whose tensors were announced: without one that is only open */
-    uint64_t from_step;
-    uint64_t interval;
-    uint64_t delay_steps;
-    uint64_t wire;
+    /* .armed: without a round that is only open; .is_pending: the mean has arrived and waits */
+    msdu__schedule schedule;
     uint64_t blocked_ns;
     bool wants_plan;
-    bool is_pending; /* its mean has arrived and waits for apply_step */
-    uint64_t round_step;
-    uint64_t round_interval;
-    uint64_t round_delay;
-    uint64_t round_wire;
+    msdu__round round; /* of the mean that waits */
     double scale;
     bool is_void;
     uint64_t bytes;

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #ifdef __clang__
 #define COMPILER __VERSION__
@@ -66,14 +65,14 @@ static void add_backend(cJSON *list, const char *name)
 }
 
 /* libmsdu_NAME.so of one folder. */
-static void add_folder(cJSON *list, const char *folder)
+static bool add_folder(void *list, const char *folder)
 {
     static const char prefix[] = "libmsdu_";
     char pattern[PATH_MAX + 64];
     glob_t found;
     snprintf(pattern, sizeof(pattern), "%s/%s*.so", folder, prefix);
     if (glob(pattern, 0, NULL, &found) != 0) {
-        return;
+        return false;
     }
     for (size_t i = 0; i < found.gl_pathc; i++) {
         char *name = basename(found.gl_pathv[i]) + strlen(prefix);
@@ -83,36 +82,7 @@ static void add_folder(cJSON *list, const char *folder)
         }
     }
     globfree(&found);
-}
-
-static void add_path_list(cJSON *list, const char *paths)
-{
-    char folder[PATH_MAX];
-    while (paths != NULL && *paths != '\0') {
-        size_t length = strcspn(paths, ":");
-        snprintf(folder, sizeof(folder), "%.*s", (int)length, paths);
-        add_folder(list, folder);
-        paths += length;
-        paths += *paths == ':';
-    }
-}
-
-static void add_own_folders(cJSON *list)
-{
-    static const char *const beside[] = {"", "/msdu", "/../lib", "/../lib/msdu"};
-    char folder[PATH_MAX];
-    char place[PATH_MAX + 16];
-    ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
-    folder[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL) {
-        return;
-    }
-    *slash = '\0';
-    for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
-        snprintf(place, sizeof(place), "%s%s", folder, beside[i]);
-        add_folder(list, place);
-    }
+    return false;
 }
 
 static void gather_backends(cJSON *root)
@@ -120,8 +90,7 @@ static void gather_backends(cJSON *root)
     cJSON *list = cJSON_AddArrayToObject(root, "backends");
     add_backend(list, "local");
     add_backend(list, "gloo"); /* the default: if it is not there, the user wants to know why */
-    add_path_list(list, getenv("MSDU_MODULE_PATH"));
-    add_own_folders(list);
+    (void)msdu__backend_folders(add_folder, list);
 }
 
 static void gather_stages(cJSON *root)

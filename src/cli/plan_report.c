@@ -172,19 +172,10 @@ static msdu__whatif_question question_for(const report *r, uint32_t ranks, int t
     return q;
 }
 
-static const msdu__overlap_method *find_method(const char *name)
-{
-    uint32_t i = 0;
-    while (strcmp(msdu__overlap_method_at(i)->name, name) != 0) {
-        i++;
-    }
-    return msdu__overlap_method_at(i);
-}
-
 static bool report_cell(const report *r, uint32_t ranks, int topology)
 {
     msdu__whatif_question q = question_for(r, ranks, topology);
-    msdu__whatif_way way = msdu__whatif_way_of(&q, find_method(TABLE_METHOD));
+    msdu__whatif_way way = msdu__whatif_way_of(&q, msdu__overlap_method_find(TABLE_METHOD));
     msdu__whatif_answer answer;
     msdu__whatif_choice choice;
     if (!msdu__whatif_predict(&q, &way, &answer, r->why, r->why_bytes) || !choose(r, &q, &choice)) {

@@ -191,17 +191,6 @@ static msdu_status read_settings(run *r)
     return status;
 }
 
-static const msdu__overlap_method *find_defaults(void)
-{
-    const msdu__overlap_method *method = NULL;
-    for (uint32_t i = 0; (method = msdu__overlap_method_at(i)) != NULL; i++) {
-        if (method->kind == MSDU__OVERLAP_DEFAULTS) {
-            break;
-        }
-    }
-    return method;
-}
-
 bool msdu__whatif_control(const msdu__whatif_question *question, const msdu__whatif_wish *wish,
                           msdu__whatif_choice *choice, char *why, size_t why_bytes)
 {
@@ -213,7 +202,7 @@ bool msdu__whatif_control(const msdu__whatif_question *question, const msdu__wha
     if (r != NULL && job != NULL) {
         r->q = question;
         r->wish = wish;
-        r->method = find_defaults();
+        r->method = msdu__overlap_method_find("defaults");
         r->job = job;
         r->why = why;
         r->why_bytes = why_bytes;

@@ -91,15 +91,15 @@ bool msdu__overlap_is_wanted(const char *list, const char *name)
     return list == NULL;
 }
 
-static bool is_known(const char *name)
+const msdu__overlap_method *msdu__overlap_method_find(const char *name)
 {
     const msdu__overlap_method *method = NULL;
     for (uint32_t i = 0; (method = msdu__overlap_method_at(i)) != NULL; i++) {
         if (strcmp(method->name, name) == 0) {
-            return true;
+            break;
         }
     }
-    return false;
+    return method;
 }
 
 char *msdu__overlap_unknown(const char *list)
@@ -109,7 +109,7 @@ char *msdu__overlap_unknown(const char *list)
     char *unknown = NULL;
     const char *word = NULL;
     while (unknown == NULL && (word = strsep(&rest, ",")) != NULL) {
-        unknown = is_known(word) ? NULL : strdup(word);
+        unknown = msdu__overlap_method_find(word) != NULL ? NULL : strdup(word);
     }
     free(copy);
     return unknown;

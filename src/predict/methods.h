@@ -27,6 +27,8 @@ typedef struct msdu__overlap_method {
 
 /* NULL past the last. */
 const msdu__overlap_method *msdu__overlap_method_at(uint32_t index);
+/* NULL: none of that name. */
+const msdu__overlap_method *msdu__overlap_method_find(const char *name);
 /* Is it asked for (a list of names joined by commas; NULL: all)? */
 bool msdu__overlap_is_wanted(const char *list, const char *name);
 /* The first name of a list that is no method, NULL if there is none; to be freed. */

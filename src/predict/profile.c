@@ -154,40 +154,23 @@ static bool read_layer(reader *r, const cJSON *item)
     return true;
 }
 
-/* Elements of an array that may hold `most`; more: most + 1. cJSON's arrays are lists. */
-static uint32_t length_of(const cJSON *array, uint32_t most)
-{
-    uint32_t length = 0;
-    const cJSON *item = NULL;
-    if (!cJSON_IsArray(array)) {
-        return 0;
-    }
-    cJSON_ArrayForEach(item, array)
-    {
-        if (++length > most) {
-            break;
-        }
-    }
-    return length;
-}
-
 static bool allocate(reader *r, const cJSON *layers)
 {
-    uint32_t count = length_of(layers, MSDU__PROFILE_LAYERS_MAX);
+    int count = cJSON_IsArray(layers) ? cJSON_GetArraySize(layers) : 0;
     uint64_t tensors = 0;
     const cJSON *layer = NULL;
-    if (count == 0 || count > MSDU__PROFILE_LAYERS_MAX) {
+    if (count < 1 || count > (int)MSDU__PROFILE_LAYERS_MAX) {
         return refuse(r, "layers is not an array of 1 to %u layers", MSDU__PROFILE_LAYERS_MAX);
     }
     cJSON_ArrayForEach(layer, layers)
     {
-        tensors += length_of(cJSON_GetObjectItemCaseSensitive(layer, "tensors"),
-                             MSDU__PROFILE_TENSORS_MAX);
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(layer, "tensors");
+        tensors += cJSON_IsArray(list) ? (uint64_t)cJSON_GetArraySize(list) : 0;
     }
     if (tensors > MSDU__PROFILE_TENSORS_MAX) {
         return refuse(r, "more than %u tensors", MSDU__PROFILE_TENSORS_MAX);
     }
-    r->out->layers = calloc(count, sizeof(*r->out->layers));
+    r->out->layers = calloc((size_t)count, sizeof(*r->out->layers));
     r->out->tensors = calloc(tensors + 1, sizeof(*r->out->tensors));
     return (r->out->layers != NULL && r->out->tensors != NULL) || refuse(r, "out of memory");
 }

@@ -70,7 +70,7 @@ static bool state_is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out,
                              uint64_t *sequence_out)
 {
     const struct state *state = user;
-    bool is_asked_ahead = now_ns > msdu__net_now() + UINT64_C(5000000000);
+    bool is_asked_ahead = now_ns > msdu__clock_now() + UINT64_C(5000000000);
     *lane_out = 1;
     *sequence_out = 17;
     return state->waits == STALLED || (state->waits == SLOW && is_asked_ahead);

@@ -40,7 +40,7 @@ static int try_port(int port)
     struct msdu__address address;
     msdu__net_loopback(&address);
     msdu__net_set_port(&address, (uint16_t)port);
-    return msdu__net_connect(&address, NULL, msdu__net_now() + SECOND_NS);
+    return msdu__net_connect(&address, NULL, msdu__clock_now() + SECOND_NS);
 }
 
 /* Rank 0 does not wait for a server that is still starting. Without one the case is skipped. */

@@ -65,7 +65,7 @@ static msdu_status look(void *user, const char *key, void *value, size_t *bytes,
                         uint64_t timeout_ns, char *why)
 {
     msdu_status status = MSDU_ERR_TIMEOUT;
-    uint64_t until_ns = msdu__net_now() + timeout_ns;
+    uint64_t until_ns = msdu__clock_now() + timeout_ns;
     ck_assert_ptr_eq(user, &kept);
     if (kept.fault == FAULT_GARBAGE || kept.fault == FAULT_LONG) {
         memset(value, 'g', *bytes);
@@ -75,7 +75,7 @@ static msdu_status look(void *user, const char *key, void *value, size_t *bytes,
     if (kept.fault > FAULT_SET) {
         return refuse(why);
     }
-    while (status != MSDU_OK && msdu__net_now() < until_ns) {
+    while (status != MSDU_OK && msdu__clock_now() < until_ns) {
         msdu__net_sleep(SECOND_NS / 1000);
         (void)pthread_mutex_lock(&kept.lock);
         if (strcmp(kept.key, key) == 0 && kept.bytes <= *bytes) {
@@ -188,11 +188,11 @@ START_TEST(store_that_fails_is_an_error_within_the_deadline)
     store.epoch = 7;
     struct member *member = &job.members[failures[_i].rank];
     member->host.deadline_ns = SECOND_NS / 2;
-    uint64_t start_ns = msdu__net_now();
+    uint64_t start_ns = msdu__clock_now();
     member_refused(member, failures[_i].status, failures[_i].cause);
     expect_refused(member, failures[_i].status,
                    failures[_i].status == MSDU_ERR_TIMEOUT ? "within 500 ms" : job.url);
-    ck_assert_uint_lt(msdu__net_now() - start_ns, 5 * SECOND_NS); /* of sixty by default */
+    ck_assert_uint_lt(msdu__clock_now() - start_ns, 5 * SECOND_NS); /* of sixty by default */
     ck_assert_int_eq(rmdir(job.folder), 0);
 }
 END_TEST

@@ -217,7 +217,7 @@ START_TEST(malformed_message_of_an_admitted_rank_ends_the_group)
     job_make(&job, 2);
     member_open(&job.members[0]);
     int fd = connect_raw(job_port(&job));
-    uint64_t until_ns = msdu__net_now() + 5 * SECOND_NS;
+    uint64_t until_ns = msdu__clock_now() + 5 * SECOND_NS;
     ck_assert_int_eq(msdu__auth_client(fd, &job.members[1].host, NULL, until_ns, cause), MSDU_OK);
     member_join(&job.members[0]);
     ck_assert_int_eq(job.members[0].status, MSDU_OK);
@@ -241,9 +241,9 @@ static void *pretend(void *argument)
     struct impostor *impostor = argument;
     struct msdu__challenge challenge = {.magic = MSDU__HUB_MAGIC, .version = MSDU__HUB_VERSION};
     struct msdu__welcome welcome = {.is_denied = 0};
-    uint64_t until_ns = msdu__net_now() + 10 * SECOND_NS;
+    uint64_t until_ns = msdu__clock_now() + 10 * SECOND_NS;
     int fd = -1;
-    while (fd < 0 && msdu__net_now() < until_ns) {
+    while (fd < 0 && msdu__clock_now() < until_ns) {
         fd = accept(impostor->listen_fd, NULL, NULL);
     }
     (void)fcntl(fd, F_SETFL, O_NONBLOCK);

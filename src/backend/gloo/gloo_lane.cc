@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One lane: a worker thread that carries out its operations in order over its own connections. */
 #include "gloo_lane.h"
-#include "backend/rank_list.h"
+#include "backend/local_move.h"
 
 #include <algorithm>
 #include <chrono>
@@ -125,7 +125,7 @@ Lane::~Lane() = default;
 void Lane::push(msdu_req *req)
 {
     const uint64_t sequence = req->op.sequence;
-    const uint64_t mark = (sequence << 32) | print(req->op);
+    const uint64_t mark = (sequence << 32) | msdu__op_print(&req->op, host_.ranks);
     prints_[sequence % prints_.size()].store(mark, std::memory_order_relaxed);
     started_.store(sequence + 1, std::memory_order_relaxed);
     {
@@ -177,33 +177,11 @@ uint64_t Lane::progress(uint64_t sequence, uint32_t *print_out) const
     return started_.load(std::memory_order_relaxed);
 }
 
-/* What the operation is, for telling apart ranks that disagree; never 0. */
-uint32_t Lane::print(const msdu_op &op) const
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    const auto mix = [&hash](uint64_t value) {
-        hash = (hash ^ value) * UINT64_C(0x100000001b3);
-        hash ^= hash >> 29;
-    };
-    mix(static_cast<uint64_t>(op.kind));
-    if (op.kind == MSDU_OP_ALLREDUCE || op.kind == MSDU_OP_BROADCAST) {
-        mix(op.count);
-        mix(op.kind == MSDU_OP_ALLREDUCE ? static_cast<uint64_t>(op.dtype) : 0);
-    } else {
-        for (int rank = 0; rank < host_.ranks; rank++) {
-            mix(op.shares[rank]);
-        }
-    }
-    const bool is_meeting = (op.flags & MSDU_OP_FINAL) != 0;
-    const uint32_t bits = (static_cast<uint32_t>(hash ^ (hash >> 32)) | 2U) & ~MSDU__PRINT_FINAL;
-    return bits | (is_meeting ? MSDU__PRINT_FINAL : 0U);
-}
-
 /* Operations that differ between ranks never meet in a slot: they stall and are told apart. */
 uint64_t Lane::slot(const Block &block, unsigned phase) const
 {
     const msdu_op &op = block.req->op;
-    return (static_cast<uint64_t>(print(op) >> 8) << 44) |
+    return (static_cast<uint64_t>(msdu__op_print(&op, host_.ranks) >> 8) << 44) |
            ((op.sequence & UINT64_C(0x3ffffff)) << 18) | ((block.index & 0xffff) << 2) | phase;
 }
 

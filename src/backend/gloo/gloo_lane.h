@@ -119,7 +119,6 @@ class Lane
     void wait_send(const Block &block, const Buffer &buffer, int *count);
     uint64_t slot(const Block &block, unsigned phase) const;
     uint64_t part(const Block &block, int rank) const;
-    uint32_t print(const msdu_op &op) const;
 
     const msdu_host &host_;
     Owner &owner_;

@@ -166,7 +166,7 @@ static msdu_status local_start(msdu_comm *comm, const msdu_op *op, msdu_req **re
     }
     comm->free = req->next_free;
     req->op = *op;
-    req->start_ns = msdu__local_now();
+    req->start_ns = msdu__clock_now();
     struct slot *slot = post(comm, req);
     bool has_failed = group->status < 0;
     (void)pthread_mutex_unlock(&group->lock);
@@ -185,7 +185,7 @@ static bool check_deadline(struct msdu_comm *comm, const struct msdu_req *req)
     struct group *group = comm->group;
     struct slot *slot = req->slot;
     if (slot->is_done || slot->is_moving ||
-        msdu__local_now() < req->start_ns + comm->host->deadline_ns) {
+        msdu__clock_now() < req->start_ns + comm->host->deadline_ns) {
         return false;
     }
     char names[MSDU__LOCAL_NAMES_BYTES] = "";
@@ -212,8 +212,8 @@ static msdu_status finish(struct msdu_comm *comm, struct msdu_req *req, uint64_t
     char text[MSDU__TEXT_BYTES];
     uint64_t late_ns = req->start_ns + comm->host->deadline_ns;
     (void)pthread_mutex_lock(&group->lock);
-    while (!slot->is_done && msdu__local_now() < until_ns &&
-           (slot->is_moving || msdu__local_now() < late_ns)) {
+    while (!slot->is_done && msdu__clock_now() < until_ns &&
+           (slot->is_moving || msdu__clock_now() < late_ns)) {
         (void)msdu__local_wait_change(group,
                                       late_ns < until_ns && !slot->is_moving ? late_ns : until_ns);
     }
@@ -237,7 +237,7 @@ static msdu_status local_test(msdu_comm *comm, msdu_req *req)
 
 static msdu_status local_wait(msdu_comm *comm, msdu_req *req, uint64_t timeout_ns)
 {
-    uint64_t start_ns = msdu__local_now();
+    uint64_t start_ns = msdu__clock_now();
     return finish(comm, req,
                   timeout_ns > UINT64_MAX - start_ns ? UINT64_MAX : start_ns + timeout_ns);
 }

@@ -15,17 +15,9 @@
 static pthread_mutex_t forming_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct group *forming;
 
-uint64_t msdu__local_now(void)
-{
-    struct timespec time;
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
-}
-
 bool msdu__local_wait_change(struct group *group, uint64_t until_ns)
 {
-    struct timespec until = {.tv_sec = (time_t)(until_ns / UINT64_C(1000000000)),
-                             .tv_nsec = (long)(until_ns % UINT64_C(1000000000))};
+    struct timespec until = msdu__clock_spec(until_ns);
     return pthread_cond_timedwait(&group->changed, &group->lock, &until) != ETIMEDOUT;
 }
 
@@ -51,11 +43,7 @@ static struct group *group_new(const char *job, int32_t ranks)
     if (group == NULL) {
         return NULL;
     }
-    pthread_condattr_t monotonic;
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&group->changed, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    msdu__cond_init(&group->changed);
     (void)pthread_mutex_init(&group->lock, NULL);
     group->ranks = ranks;
     group->job = strdup(job);
@@ -227,7 +215,7 @@ void msdu__local_leave(struct msdu_comm *comm)
 static msdu_status wait_complete(struct msdu_comm *comm, char *text)
 {
     struct group *group = comm->group;
-    uint64_t until_ns = msdu__local_now() + comm->host->deadline_ns;
+    uint64_t until_ns = msdu__clock_now() + comm->host->deadline_ns;
     bool is_late = false;
     (void)pthread_mutex_lock(&group->lock);
     while (group->joined < group->ranks && group->status == MSDU_OK && !is_late) {

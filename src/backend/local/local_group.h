@@ -7,6 +7,8 @@
 
 #include <pthread.h>
 
+#include "base/clock.h"
+
 #define MSDU__LOCAL_NAMES_BYTES 128 /* longest list of ranks inside an error text */
 
 /* One operation, from the first rank that started it until the last one was told its end. */
@@ -60,9 +62,6 @@ struct msdu_comm {
     struct msdu_req *free;
     struct msdu_req *reqs;
 };
-
-/* Monotonic time in nanoseconds. */
-uint64_t msdu__local_now(void);
 
 /* Wait for a change of the group; false if it did not come before until_ns. Lock held. */
 bool msdu__local_wait_change(struct group *group, uint64_t until_ns);

@@ -183,7 +183,7 @@ static msdu_status mpi_start(msdu_comm *comm, const msdu_op *op, msdu_req **req_
     }
     struct msdu_req *req = comm->free;
     req->op = *op;
-    req->start_ns = mpi__now();
+    req->start_ns = msdu__clock_now();
     req->told_ns = 0;
     req->is_local = false;
     if (comm->host->ranks == 1) {
@@ -227,10 +227,10 @@ static msdu_status mpi_test(msdu_comm *comm, msdu_req *req)
 
 static msdu_status mpi_wait(msdu_comm *comm, msdu_req *req, uint64_t timeout_ns)
 {
-    uint64_t began_ns = mpi__now();
+    uint64_t began_ns = msdu__clock_now();
     uint64_t pause_ns = 0;
     msdu_status status = mpi_test(comm, req);
-    while (status == MSDU_IN_PROGRESS && mpi__now() - began_ns < timeout_ns) {
+    while (status == MSDU_IN_PROGRESS && msdu__clock_now() - began_ns < timeout_ns) {
         mpi__pause(&pause_ns);
         status = mpi_test(comm, req);
     }

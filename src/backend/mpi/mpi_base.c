@@ -22,13 +22,6 @@ bool mpi__is_broken(void)
     return msdu__flag_get(&is_broken);
 }
 
-uint64_t mpi__now(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 void mpi__pause(uint64_t *pause_ns)
 {
     uint64_t next = *pause_ns + *pause_ns / 2;

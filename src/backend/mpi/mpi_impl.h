@@ -11,6 +11,8 @@
 
 #include <msdu/backend.h>
 
+#include "base/clock.h"
+
 #if defined(__GNUC__)
 #define MSDU_MPI_PRINTF(format_at, args_at) __attribute__((format(printf, format_at, args_at)))
 #else
@@ -158,7 +160,6 @@ msdu_status mpi__error(const msdu_host *host, const char *call, int code);
 /* Give up MPI_Finalize() at the end of the process: a rank will not come to it. */
 void mpi__broken(void);
 bool mpi__is_broken(void);
-uint64_t mpi__now(void);
 /* Sleep a little longer each time; `pause_ns` starts as 0. */
 void mpi__pause(uint64_t *pause_ns);
 

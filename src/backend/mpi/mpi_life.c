@@ -152,7 +152,7 @@ static msdu_status find_base(const msdu_host *host, MPI_Comm *base_out)
 static msdu_status late_to_join(struct msdu_comm *comm, uint64_t since_ns)
 {
     char text[MPI__TEXT_BYTES];
-    if (mpi__now() - since_ns < comm->host->deadline_ns) {
+    if (msdu__clock_now() - since_ns < comm->host->deadline_ns) {
         return MSDU_IN_PROGRESS;
     }
     (void)snprintf(text, sizeof(text),
@@ -225,7 +225,7 @@ static msdu_status duplicate(struct msdu_comm *comm, MPI_Comm from, MPI_Comm *to
 
 msdu_status mpi__join(struct msdu_comm *comm)
 {
-    uint64_t since_ns = mpi__now();
+    uint64_t since_ns = msdu__clock_now();
     MPI_Comm base = MPI_COMM_NULL;
     msdu_status status = find_base(comm->host, &base);
     if (status == MSDU_OK) {
@@ -241,14 +241,14 @@ static bool all_leave(struct msdu_comm *comm)
 {
     MPI_Request request = MPI_REQUEST_NULL;
     uint64_t pause_ns = 0;
-    uint64_t began_ns = mpi__now();
+    uint64_t began_ns = msdu__clock_now();
     bool is_told = false;
     int is_done = 0;
     if (PMPI_Ibarrier(comm->control, &request) != MPI_SUCCESS) {
         return false;
     }
-    while (mpi__now() - began_ns < LEAVE_NS && mpi__watch_poll(comm) == MSDU_OK) {
-        if (mpi__now() - began_ns > ALONE_NS && !is_told) {
+    while (msdu__clock_now() - began_ns < LEAVE_NS && mpi__watch_poll(comm) == MSDU_OK) {
+        if (msdu__clock_now() - began_ns > ALONE_NS && !is_told) {
             mpi__watch_leave(comm);
             is_told = true;
         }

@@ -1,45 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One operation as nonblocking MPI calls on memory of its own, in pieces where MPI's int ends. */
+#include "backend/local_move.h"
 #include "mpi_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static size_t element_bytes(const msdu_op *op)
-{
-    if (op->kind != MSDU_OP_ALLREDUCE) {
-        return 1;
-    }
-    return op->dtype == MSDU_FLOAT64 ? sizeof(double) : sizeof(float);
-}
-
-static uint64_t shares_sum(const uint64_t *shares, int32_t ranks)
-{
-    uint64_t sum = 0;
-    for (int32_t rank = 0; rank < ranks; rank++) {
-        sum += shares[rank];
-    }
-    return sum;
-}
-
-static uint64_t send_bytes(const struct msdu_comm *comm, const msdu_op *op)
-{
-    if (op->kind == MSDU_OP_ALLTOALL) {
-        return shares_sum(op->shares, comm->host->ranks);
-    }
-    return op->kind == MSDU_OP_ALLGATHER ? op->shares[comm->host->rank] : 0;
-}
-
-static uint64_t recv_bytes(const struct msdu_comm *comm, const msdu_op *op)
-{
-    if (op->kind == MSDU_OP_ALLTOALL) {
-        return op->shares[comm->host->rank] * (uint64_t)comm->host->ranks;
-    }
-    if (op->kind == MSDU_OP_ALLGATHER) {
-        return shares_sum(op->shares, comm->host->ranks);
-    }
-    return op->count * element_bytes(op);
-}
 
 /* Memory grows with the largest operation that a request has carried, in the first rounds. */
 static bool make_room(unsigned char **memory, size_t *room, uint64_t bytes)
@@ -62,7 +27,7 @@ static int start_pieces(struct msdu_comm *comm, struct msdu_req *req)
     const msdu_op *op = &req->op;
     MPI_Comm lane = comm->lanes[op->lane].comm;
     MPI_Datatype type = op->dtype == MSDU_FLOAT64 ? MPI_DOUBLE : MPI_FLOAT;
-    size_t width = element_bytes(op);
+    size_t width = msdu__op_width(op);
     uint64_t at = 0;
     int code = MPI_SUCCESS;
     for (req->pieces = 0; code == MPI_SUCCESS && (at < op->count || req->pieces == 0);) {
@@ -171,7 +136,7 @@ static int start_huge(struct msdu_comm *comm, struct msdu_req *req)
 static int start_call(struct msdu_comm *comm, struct msdu_req *req)
 {
     const msdu_op *op = &req->op;
-    if (op->kind == MSDU_OP_ALLREDUCE || op->kind == MSDU_OP_BROADCAST) {
+    if (msdu__op_is_in_place(op)) {
         return start_pieces(comm, req);
     }
     /* The same choice on all ranks, or they would make different calls. */
@@ -186,9 +151,9 @@ static int start_call(struct msdu_comm *comm, struct msdu_req *req)
 msdu_status mpi__move_start(struct msdu_comm *comm, struct msdu_req *req)
 {
     const msdu_op *op = &req->op;
-    uint64_t out = send_bytes(comm, op);
-    uint64_t in = recv_bytes(comm, op);
-    bool has_pieces = op->kind == MSDU_OP_ALLREDUCE || op->kind == MSDU_OP_BROADCAST;
+    bool has_pieces = msdu__op_is_in_place(op);
+    uint64_t out = has_pieces ? 0 : msdu__op_reads(op, comm->host->rank, comm->host->ranks);
+    uint64_t in = msdu__op_writes(op, comm->host->rank, comm->host->ranks);
     if (has_pieces && op->count > (uint64_t)MSDU_MPI_PIECE * MPI__PIECES) {
         return comm->host->fail(MSDU_ERR_UNSUPPORTED, "mpi: the operation is too large");
     }
@@ -221,7 +186,7 @@ msdu_status mpi__move_test(struct msdu_comm *comm, struct msdu_req *req)
     if (!is_done) {
         return MSDU_IN_PROGRESS;
     }
-    uint64_t in = recv_bytes(comm, &req->op);
+    uint64_t in = msdu__op_writes(&req->op, comm->host->rank, comm->host->ranks);
     if (in > 0) {
         memcpy(req->op.recv, req->recv, in);
     }

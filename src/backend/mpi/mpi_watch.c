@@ -5,6 +5,7 @@
  *
  * All of it is nonblocking: one receive is always open, and sends have memory of their own.
  */
+#include "backend/local_move.h"
 #include "backend/rank_list.h"
 #include "mpi_impl.h"
 
@@ -91,10 +92,10 @@ static bool tell(struct msdu_comm *comm, const mpi__notice *notice, int32_t to)
 
 static void flush(struct msdu_comm *comm)
 {
-    uint64_t until_ns = mpi__now() + FLUSH_NS;
+    uint64_t until_ns = msdu__clock_now() + FLUSH_NS;
     uint64_t pause_ns = 0;
     bool is_done = false;
-    while (!is_done && mpi__now() < until_ns) {
+    while (!is_done && msdu__clock_now() < until_ns) {
         is_done = true;
         for (size_t i = 0; i < MPI__NOTICES; i++) {
             mpi__sending *sending = &comm->sendings[i];
@@ -229,40 +230,13 @@ msdu_status mpi__watch_poll(struct msdu_comm *comm)
 
 /* --- late operations --- */
 
-static uint32_t mix(uint32_t hash, uint64_t value)
-{
-    for (int shift = 0; shift < 64; shift += 8) {
-        hash = (hash ^ (uint32_t)(value >> shift & 0xffU)) * 16777619U;
-    }
-    return hash;
-}
-
-static uint32_t hash_of(const struct msdu_comm *comm, const msdu_op *op)
-{
-    uint32_t hash = mix(2166136261U, (uint64_t)op->kind);
-    if (op->kind == MSDU_OP_ALLREDUCE || op->kind == MSDU_OP_BROADCAST) {
-        hash = mix(hash, op->count);
-        return op->kind == MSDU_OP_ALLREDUCE ? mix(hash, (uint64_t)op->dtype) : hash;
-    }
-    for (int32_t rank = 0; rank < comm->host->ranks; rank++) {
-        hash = mix(hash, op->shares[rank]);
-    }
-    return hash;
-}
-
-static uint32_t print_of(const struct msdu_comm *comm, const msdu_op *op)
-{
-    uint32_t flag = (op->flags & MSDU_OP_FINAL) != 0 ? MSDU__PRINT_FINAL : 0;
-    return (hash_of(comm, op) & ~MSDU__PRINT_FINAL) | flag;
-}
-
 static bool tell_operation(struct msdu_comm *comm, const struct msdu_req *req, int32_t to)
 {
     const mpi__notice notice = {.kind = MPI__STARTED,
                                 .rank = comm->host->rank,
                                 .lane = req->op.lane,
                                 .sequence = req->op.sequence,
-                                .print = print_of(comm, &req->op)};
+                                .print = msdu__op_print(&req->op, comm->host->ranks)};
     return tell(comm, &notice, to);
 }
 
@@ -273,7 +247,7 @@ static bool tell_operation(struct msdu_comm *comm, const struct msdu_req *req, i
 void mpi__watch_note(struct msdu_comm *comm, const struct msdu_req *req)
 {
     mpi__lane *lane = &comm->lanes[req->op.lane];
-    lane->prints[req->op.sequence % MPI__PRINTS] = print_of(comm, &req->op);
+    lane->prints[req->op.sequence % MPI__PRINTS] = msdu__op_print(&req->op, comm->host->ranks);
     lane->started = req->op.sequence + 1;
     (void)tell_operation(comm, req, (comm->host->rank + 1) % comm->host->ranks);
     const mpi__ahead *ahead = &lane->ahead[req->op.sequence % MPI__PRINTS];
@@ -310,7 +284,7 @@ static msdu_status name_missing(struct msdu_comm *comm, const struct msdu_req *r
 
 msdu_status mpi__watch_late(struct msdu_comm *comm, struct msdu_req *req)
 {
-    uint64_t now_ns = mpi__now();
+    uint64_t now_ns = msdu__clock_now();
     uint64_t waited_ns = now_ns - req->start_ns;
     msdu_status status = mpi__watch_reachable(comm, req->op.lane, req->op.sequence);
     if (status != MSDU_OK) {
@@ -326,10 +300,10 @@ msdu_status mpi__watch_late(struct msdu_comm *comm, struct msdu_req *req)
 
 msdu_status mpi__watch_blame(struct msdu_comm *comm, struct msdu_req *req, const char *what)
 {
-    uint64_t until_ns = mpi__now() + VERDICT_NS;
+    uint64_t until_ns = msdu__clock_now() + VERDICT_NS;
     uint64_t pause_ns = 0;
     (void)tell_operation(comm, req, -1); /* the others compare it with what they do */
-    while (mpi__now() < until_ns && mpi__watch_poll(comm) == MSDU_OK) {
+    while (msdu__clock_now() < until_ns && mpi__watch_poll(comm) == MSDU_OK) {
         mpi__pause(&pause_ns);
     }
     return mpi__watch_fail(comm, MSDU_ERR_BACKEND,

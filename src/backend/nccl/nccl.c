@@ -30,29 +30,6 @@
 
 /* --- what the hub asks --- */
 
-/* What the operation is, for telling apart ranks that disagree; never 0. */
-static uint32_t print_of(const msdu_comm *comm, const msdu_op *op)
-{
-    uint64_t facts[3] = {(uint64_t)op->kind, op->count, (uint64_t)op->dtype};
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    bool has_shares = op->kind == MSDU_OP_ALLTOALL || op->kind == MSDU_OP_ALLGATHER;
-    facts[2] = op->kind == MSDU_OP_ALLREDUCE ? facts[2] : 0;
-    const uint64_t *more = facts + 1;
-    int32_t count = 2;
-    if (has_shares && op->shares != NULL) {
-        more = op->shares;
-        count = comm->host->ranks;
-    }
-    hash = (hash ^ facts[0]) * UINT64_C(0x100000001b3);
-    for (int32_t i = 0; i < count; i++) {
-        hash = (hash ^ more[i]) * UINT64_C(0x100000001b3);
-        hash ^= hash >> 29;
-    }
-    bool is_meeting = (op->flags & MSDU_OP_FINAL) != 0;
-    uint32_t bits = ((uint32_t)(hash ^ (hash >> 32)) | 2U) & ~MSDU__PRINT_FINAL;
-    return bits | (is_meeting ? MSDU__PRINT_FINAL : 0U);
-}
-
 static uint64_t print_slots(const msdu_comm *comm)
 {
     return (uint64_t)comm->host->requests + CHAIN;
@@ -62,7 +39,8 @@ static void note_start(msdu_comm *comm, const msdu_op *op)
 {
     msdu__nccl_lane *lane = &comm->lanes[op->lane];
     uint64_t slots = print_slots(comm);
-    msdu__cell_set(&lane->prints[op->sequence % slots], (op->sequence << 32) | print_of(comm, op));
+    msdu__cell_set(&lane->prints[op->sequence % slots],
+                   (op->sequence << 32) | msdu__op_print(op, comm->host->ranks));
     msdu__cell_set(&lane->started, op->sequence + 1);
 }
 
@@ -344,7 +322,7 @@ static void reap(msdu_comm *comm)
         msdu_req *req = comm->oldest;
         comm->oldest = req->next;
         comm->newest = comm->oldest == NULL ? NULL : comm->newest;
-        comm->front_ns = msdu__nccl_now();
+        comm->front_ns = msdu__clock_now();
         req->next = comm->free;
         comm->free = req;
     }
@@ -455,7 +433,7 @@ static void remove_request(msdu_comm *comm, msdu_req *req)
     }
     if (before == NULL && comm->oldest == req) {
         comm->oldest = req->next;
-        comm->front_ns = msdu__nccl_now();
+        comm->front_ns = msdu__clock_now();
     } else if (before != NULL) {
         before->next = req->next;
     }
@@ -493,7 +471,7 @@ static msdu_status nccl_start(msdu_comm *comm, const msdu_op *op, msdu_req **req
         memcpy(req->shares, op->shares, (size_t)comm->host->ranks * sizeof(*req->shares));
         req->op.shares = req->shares;
     }
-    req->began_ns = msdu__nccl_now();
+    req->began_ns = msdu__clock_now();
     note_start(comm, op);
     (void)cudaSetDevice(comm->device);
     (void)pthread_mutex_lock(&comm->launch);

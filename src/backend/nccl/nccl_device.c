@@ -177,12 +177,12 @@ static void release_streams(msdu_comm *comm)
  * is waited for is that nobody writes to the trainer's memory any more. */
 static msdu_status wait_host(msdu_comm *comm)
 {
-    uint64_t began = msdu__nccl_now();
+    uint64_t began = msdu__clock_now();
     uint64_t number = 0;
     const struct timespec span = {.tv_nsec = PAUSE_NS};
     msdu_status status = mark(comm, &number);
     while (status == MSDU_OK && (status = reached(comm, number)) == MSDU_IN_PROGRESS) {
-        if (msdu__nccl_now() - began > comm->host->deadline_ns) {
+        if (msdu__clock_now() - began > comm->host->deadline_ns) {
             return comm->host->fail(MSDU_ERR_TIMEOUT,
                                     "nccl: the device did not end its work within the deadline");
         }

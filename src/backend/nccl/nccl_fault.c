@@ -12,13 +12,6 @@
 #define ABORT_NS   (900 * MS_NS)  /* ncclCommAbort() has been seen to hang (nccl#1013) */
 #define PAUSE_NS   20000L
 
-uint64_t msdu__nccl_now(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 static void pause_shortly(void)
 {
     const struct timespec span = {.tv_nsec = PAUSE_NS};
@@ -75,8 +68,8 @@ static bool end_within(ncclComm_t nccl, void *handle, int device)
         return false;
     }
     (void)pthread_detach(thread);
-    uint64_t began = msdu__nccl_now();
-    while (!msdu__flag_get(&e->is_over) && msdu__nccl_now() - began < ABORT_NS) {
+    uint64_t began = msdu__clock_now();
+    while (!msdu__flag_get(&e->is_over) && msdu__clock_now() - began < ABORT_NS) {
         pause_shortly();
     }
     bool is_over = msdu__flag_get(&e->is_over);
@@ -172,7 +165,7 @@ static void tell_stuck(const msdu_comm *comm)
 bool msdu__nccl_drain(msdu_comm *comm)
 {
     cudaStream_t streams[] = {comm->early, comm->late, comm->wire, comm->notice};
-    uint64_t began = msdu__nccl_now();
+    uint64_t began = msdu__clock_now();
     if (comm->is_stuck) {
         return false;
     }
@@ -182,7 +175,7 @@ bool msdu__nccl_drain(msdu_comm *comm)
     for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]) && !comm->is_stuck; i++) {
         while (streams[i] != NULL && cudaStreamQuery(streams[i]) == cudaErrorNotReady &&
                !comm->is_stuck) {
-            comm->is_stuck = msdu__nccl_now() - began > comm->host->deadline_ns;
+            comm->is_stuck = msdu__clock_now() - began > comm->host->deadline_ns;
             pause_shortly();
         }
     }
@@ -195,16 +188,16 @@ bool msdu__nccl_drain(msdu_comm *comm)
 /* Until the communicator has taken a call, the group failed, or the deadline passed. */
 msdu_status msdu__nccl_settle(msdu_comm *comm, ncclResult_t result, const char *what)
 {
-    uint64_t began = msdu__nccl_now();
+    uint64_t began = msdu__clock_now();
     uint64_t failing_ns = 0;
     while (result == ncclInProgress) {
         if (msdu__flag_get(&comm->is_failing)) {
-            failing_ns = failing_ns == 0 ? msdu__nccl_now() : failing_ns;
-            if (msdu__nccl_now() - failing_ns >= comm->grace_ns) {
+            failing_ns = failing_ns == 0 ? msdu__clock_now() : failing_ns;
+            if (msdu__clock_now() - failing_ns >= comm->grace_ns) {
                 return msdu__nccl_check(comm);
             }
         }
-        if (msdu__nccl_now() - began > comm->host->deadline_ns) {
+        if (msdu__clock_now() - began > comm->host->deadline_ns) {
             return msdu__nccl_fail(comm, what, "not done within the deadline");
         }
         if (ncclCommGetAsyncError(comm->nccl, &result) != ncclSuccess) {

@@ -14,6 +14,7 @@
 
 #include "backend/rendezvous/hub.h"
 #include "base/cell.h"
+#include "base/clock.h"
 
 #define MSDU__NCCL_MARKS 64 /* marks whose events are kept; older ones were reached */
 
@@ -97,7 +98,6 @@ void msdu__nccl_end(msdu_comm *comm);
 bool msdu__nccl_drain(msdu_comm *comm);
 /* Take registered memory back, within a second, while the other ranks are still there. */
 void msdu__nccl_unregister(msdu_comm *comm);
-uint64_t msdu__nccl_now(void);
 
 /* nccl.c: what NCCL or the group have to say that no operation's event tells. */
 msdu_status msdu__nccl_look(msdu_comm *comm);

@@ -4,46 +4,7 @@
 
 #include <string.h>
 
-static uint64_t sum_of(const uint64_t *shares, int32_t count)
-{
-    uint64_t sum = 0;
-    for (int32_t i = 0; i < count; i++) {
-        sum += shares[i];
-    }
-    return sum;
-}
-
-/* Bytes that an operation reads and writes. */
-static uint64_t bytes_in(const msdu_comm *comm, const msdu_op *op)
-{
-    switch (op->kind) {
-    case MSDU_OP_ALLREDUCE:
-        return op->count * (op->dtype == MSDU_FLOAT64 ? 8 : 4);
-    case MSDU_OP_ALLTOALL:
-        return sum_of(op->shares, comm->host->ranks);
-    case MSDU_OP_ALLGATHER:
-        return op->shares[comm->host->rank];
-    default:
-        return op->count;
-    }
-}
-
-static uint64_t bytes_out(const msdu_comm *comm, const msdu_op *op)
-{
-    switch (op->kind) {
-    case MSDU_OP_ALLTOALL:
-        return op->shares[comm->host->rank] * (uint64_t)comm->host->ranks;
-    case MSDU_OP_ALLGATHER:
-        return sum_of(op->shares, comm->host->ranks);
-    default:
-        return bytes_in(comm, op);
-    }
-}
-
-static bool is_in_place(const msdu_op *op)
-{
-    return op->kind == MSDU_OP_ALLREDUCE || op->kind == MSDU_OP_BROADCAST;
-}
+#include "backend/local_move.h"
 
 static bool is_taken(ncclResult_t result)
 {
@@ -126,14 +87,14 @@ static msdu_status make_room(msdu_comm *comm, msdu_req *req, uint64_t bytes)
 static msdu_status run_staged(msdu_comm *comm, msdu_req *req)
 {
     const msdu_op *op = &req->op;
-    uint64_t in = bytes_in(comm, op);
-    uint64_t out = bytes_out(comm, op);
-    uint64_t behind = is_in_place(op) ? 0 : (in + 63) / 64 * 64;
+    uint64_t in = msdu__op_reads(op, comm->host->rank, comm->host->ranks);
+    uint64_t out = msdu__op_writes(op, comm->host->rank, comm->host->ranks);
+    uint64_t behind = msdu__op_is_in_place(op) ? 0 : (in + 63) / 64 * 64;
     msdu_status status = make_room(comm, req, behind + out + 64);
     if (status != MSDU_OK) {
         return status;
     }
-    const void *from = is_in_place(op) ? op->recv : op->send;
+    const void *from = msdu__op_is_in_place(op) ? op->recv : op->send;
     if (in > 0 && req->pinned != NULL) {
         memcpy(req->pinned, from, in);
         MSDU__CUDA(comm, cudaMemcpyAsync(req->staging, req->pinned, in, cudaMemcpyHostToDevice,
@@ -163,8 +124,12 @@ msdu_status msdu__nccl_move(msdu_comm *comm, msdu_req *req)
 
 void msdu__nccl_unstage(const msdu_comm *comm, const msdu_req *req)
 {
-    uint64_t out = bytes_out(comm, &req->op);
-    uint64_t behind = is_in_place(&req->op) ? 0 : (bytes_in(comm, &req->op) + 63) / 64 * 64;
+    const msdu_op *op = &req->op;
+    uint64_t out = msdu__op_writes(op, comm->host->rank, comm->host->ranks);
+    uint64_t behind =
+        msdu__op_is_in_place(op)
+            ? 0
+            : (msdu__op_reads(op, comm->host->rank, comm->host->ranks) + 63) / 64 * 64;
     if (out > 0) {
         memcpy(req->op.recv, req->pinned + behind, out);
     }

@@ -20,8 +20,7 @@
 
 bool msdu__client_wait(struct msdu__hub *hub, uint64_t until_ns)
 {
-    struct timespec until = {.tv_sec = (time_t)(until_ns / UINT64_C(1000000000)),
-                             .tv_nsec = (long)(until_ns % UINT64_C(1000000000))};
+    struct timespec until = msdu__clock_spec(until_ns);
     return pthread_cond_timedwait(&hub->changed, &hub->lock, &until) != ETIMEDOUT;
 }
 
@@ -29,7 +28,7 @@ bool msdu__client_say(struct msdu__hub *hub, uint32_t type, const void *body, si
 {
     struct msdu__head head = {.type = type, .bytes = (uint32_t)bytes};
     (void)pthread_mutex_lock(&hub->send_lock);
-    uint64_t until_ns = msdu__net_now() + SAY_NS;
+    uint64_t until_ns = msdu__clock_now() + SAY_NS;
     bool is_sent = msdu__net_send(hub->fd, &head, sizeof(head), until_ns) &&
                    (bytes == 0 || msdu__net_send(hub->fd, body, bytes, until_ns));
     (void)pthread_mutex_unlock(&hub->send_lock);
@@ -164,7 +163,7 @@ static void blame_hub(struct msdu__hub *hub, const struct msdu__stall *stall)
 static void wonder(struct msdu__hub *hub)
 {
     struct msdu__stall stall = {.index = 0};
-    uint64_t now_ns = msdu__net_now();
+    uint64_t now_ns = msdu__clock_now();
     uint64_t deadline_ns = hub->host->deadline_ns;
     bool is_long = false;
     if (deadline_ns < 2 * MSDU__WONDER_NS || now_ns < hub->wondered_ns + MSDU__WONDER_NS) {
@@ -188,7 +187,7 @@ static void report_stall(struct msdu__hub *hub)
     struct msdu__stall stall = {.index = 0};
     bool is_new = false;
     bool is_silent = false;
-    uint64_t now_ns = msdu__net_now();
+    uint64_t now_ns = msdu__clock_now();
     (void)pthread_mutex_lock(&hub->watch_lock);
     if (hub->watch != NULL &&
         hub->watch->is_stalled(hub->watch->user, now_ns, &stall.lane, &stall.sequence)) {
@@ -212,7 +211,7 @@ static void report_stall(struct msdu__hub *hub)
 static bool read_message(struct msdu__hub *hub)
 {
     struct msdu__head head;
-    uint64_t until_ns = msdu__net_now() + hub->host->deadline_ns;
+    uint64_t until_ns = msdu__clock_now() + hub->host->deadline_ns;
     if (!msdu__net_recv(hub->fd, &head, sizeof(head), until_ns)) {
         return false;
     }

@@ -25,7 +25,7 @@ bool msdu__conn_open(struct msdu__conn *conn, int fd)
     conn->rx = malloc(conn->rx_capacity);
     conn->fd = fd;
     conn->state = conn->rx != NULL ? MSDU__CONN_HELLO : MSDU__CONN_FREE;
-    conn->until_ns = msdu__net_now() + MSDU__HANDSHAKE_NS;
+    conn->until_ns = msdu__clock_now() + MSDU__HANDSHAKE_NS;
     return conn->rx != NULL;
 }
 

@@ -267,7 +267,7 @@ static msdu_status read_store(const struct msdu__find *find, uint64_t until_ns,
     char why[MSDU_STORE_WHY_BYTES] = "";
     const msdu_store *store = &find->store;
     size_t bytes = MSDU__FIND_NOTICE_BYTES - 1;
-    uint64_t now_ns = msdu__net_now();
+    uint64_t now_ns = msdu__clock_now();
     uint64_t left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
     msdu_status status = store->get(store->user, find->name, notice, &bytes,
                                     left_ns < ASK_NS ? left_ns : ASK_NS, why);

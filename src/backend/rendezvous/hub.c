@@ -50,7 +50,6 @@ static void hub_free(struct msdu__hub *hub)
 
 static struct msdu__hub *hub_new(const msdu_host *host)
 {
-    pthread_condattr_t monotonic;
     struct msdu__hub *hub = calloc(1, sizeof(*hub));
     if (hub == NULL) {
         return NULL;
@@ -58,10 +57,7 @@ static struct msdu__hub *hub_new(const msdu_host *host)
     hub->host = host;
     hub->fd = -1;
     hub->stop_fd = -1;
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&hub->changed, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    msdu__cond_init(&hub->changed);
     (void)pthread_mutex_init(&hub->lock, NULL);
     (void)pthread_mutex_init(&hub->send_lock, NULL);
     (void)pthread_mutex_init(&hub->watch_lock, NULL);
@@ -147,7 +143,7 @@ static msdu_status try_address(struct msdu__hub *hub, const struct msdu__address
         return MSDU_ERR_IO;
     }
     int fd = msdu__net_connect(to, has_source ? &source : NULL,
-                               earlier(until_ns, msdu__net_now() + CONNECT_NS));
+                               earlier(until_ns, msdu__clock_now() + CONNECT_NS));
     if (fd < 0) {
         int error = errno;
         msdu__net_text(to, true, place);
@@ -155,7 +151,7 @@ static msdu_status try_address(struct msdu__hub *hub, const struct msdu__address
         return MSDU_ERR_IO;
     }
     msdu__net_tune(fd, hub->host->deadline_ns);
-    uint64_t end_ns = earlier(until_ns, msdu__net_now() + MSDU__HANDSHAKE_NS);
+    uint64_t end_ns = earlier(until_ns, msdu__clock_now() + MSDU__HANDSHAKE_NS);
     msdu_status status = msdu__auth_client(fd, hub->host, id, end_ns, cause);
     if (status != MSDU_OK) {
         (void)close(fd);
@@ -189,7 +185,7 @@ static void remind(const struct msdu__hub *hub, uint64_t *remind_ns, const char 
 {
     const msdu_host *host = hub->host;
     char text[MSDU__HUB_TEXT_BYTES];
-    if (msdu__net_now() < *remind_ns || host->log == NULL) {
+    if (msdu__clock_now() < *remind_ns || host->log == NULL) {
         return;
     }
     *remind_ns = UINT64_MAX;
@@ -200,11 +196,11 @@ static void remind(const struct msdu__hub *hub, uint64_t *remind_ns, const char 
 
 static msdu_status open_other(struct msdu__hub *hub)
 {
-    uint64_t remind_ns = msdu__net_now() + REMIND_NS;
+    uint64_t remind_ns = msdu__clock_now() + REMIND_NS;
     char cause[MSDU__CAUSE_BYTES] = "";
     char what[96];
     char span[SPAN_BYTES];
-    uint64_t until_ns = msdu__net_now() + hub->host->deadline_ns;
+    uint64_t until_ns = msdu__clock_now() + hub->host->deadline_ns;
     uint64_t pause_ns = RETRY_MIN_NS;
     for (;;) {
         msdu_status status = try_once(hub, until_ns, cause);
@@ -220,7 +216,7 @@ static msdu_status open_other(struct msdu__hub *hub)
             return fail_place(hub, status, what, cause);
         }
         /* An attempt in the last moments would only replace the cause by "timed out". */
-        if (msdu__net_now() + 2 * pause_ns >= until_ns) {
+        if (msdu__clock_now() + 2 * pause_ns >= until_ns) {
             msdu__span_text(hub->host->deadline_ns, span, sizeof(span));
             (void)snprintf(what, sizeof(what), "rank 0 was not reached within %s", span);
             return fail_place(hub, MSDU_ERR_TIMEOUT, what, cause);
@@ -234,7 +230,7 @@ static msdu_status open_other(struct msdu__hub *hub)
 static msdu_status wait_start(struct msdu__hub *hub)
 {
     char text[MSDU__HUB_TEXT_BYTES] = "rank 0 did not say that all ranks are there";
-    uint64_t until_ns = msdu__net_now() + hub->host->deadline_ns + GRACE_NS;
+    uint64_t until_ns = msdu__clock_now() + hub->host->deadline_ns + GRACE_NS;
     bool is_late = false;
     (void)pthread_mutex_lock(&hub->lock);
     while (!hub->has_started && hub->status == MSDU_OK && !hub->is_over && !is_late) {
@@ -292,7 +288,7 @@ void msdu__hub_close(msdu__hub *hub)
 
 void msdu__hub_bye(msdu__hub *hub, uint64_t timeout_ns)
 {
-    uint64_t until_ns = msdu__net_now() + timeout_ns;
+    uint64_t until_ns = msdu__clock_now() + timeout_ns;
     bool is_late = false;
     (void)pthread_mutex_lock(&hub->lock);
     hub->is_leaving = true;
@@ -341,7 +337,7 @@ msdu_status msdu__hub_set(msdu__hub *hub, const char *key, const void *data, siz
 msdu_status msdu__hub_get(msdu__hub *hub, const char *key, void **data_out, size_t *bytes_out)
 {
     char text[MSDU__HUB_TEXT_BYTES] = "";
-    uint64_t until_ns = msdu__net_now() + hub->host->deadline_ns;
+    uint64_t until_ns = msdu__clock_now() + hub->host->deadline_ns;
     size_t key_bytes = strlen(key) + 1;
     if (key_bytes > MSDU__KEY_BYTES) {
         return hub->host->fail(MSDU_ERR_INVALID, "rendezvous: key is too large");
@@ -385,7 +381,7 @@ void msdu__hub_abort(msdu__hub *hub, msdu_status status, const char *why)
 
 msdu_status msdu__hub_verdict(msdu__hub *hub, uint64_t timeout_ns, char text[MSDU__HUB_TEXT_BYTES])
 {
-    uint64_t until_ns = msdu__net_now() + timeout_ns;
+    uint64_t until_ns = msdu__clock_now() + timeout_ns;
     bool is_late = timeout_ns == 0;
     (void)pthread_mutex_lock(&hub->lock);
     while (hub->status == MSDU_OK && !hub->is_over && !is_late) {

@@ -15,21 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NS_PER_S  UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
 #define BACKLOG   256
 
-uint64_t msdu__net_now(void)
-{
-    struct timespec time;
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
-}
-
 void msdu__net_sleep(uint64_t span_ns)
 {
-    struct timespec span = {.tv_sec = (time_t)(span_ns / NS_PER_S),
-                            .tv_nsec = (long)(span_ns % NS_PER_S)};
+    struct timespec span = msdu__clock_spec(span_ns);
     (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &span, NULL);
 }
 
@@ -122,7 +113,7 @@ int msdu__net_listen(const struct msdu__address *address)
 static bool wait_ready(int fd, short events, uint64_t until_ns)
 {
     for (;;) {
-        uint64_t now_ns = msdu__net_now();
+        uint64_t now_ns = msdu__clock_now();
         if (now_ns >= until_ns) {
             errno = ETIMEDOUT;
             return false;

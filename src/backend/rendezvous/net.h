@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
+
 #define MSDU__NET_TEXT_BYTES 80 /* longest numeric address with port, with its zero */
 
 #define MSDU__NET_ADDRESSES 8           /* most addresses of a host name that are tried */
@@ -18,9 +20,6 @@ struct msdu__address {
     struct sockaddr_storage any;
     socklen_t bytes;
 };
-
-/* Monotonic time in nanoseconds. */
-uint64_t msdu__net_now(void);
 
 /* Sleep; for back-off between attempts. */
 void msdu__net_sleep(uint64_t span_ns);

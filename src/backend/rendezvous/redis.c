@@ -212,7 +212,7 @@ static msdu_status open_line(struct line *line)
 static struct line new_line(void *user, uint64_t timeout_ns, char *why)
 {
     return (struct line){
-        .redis = user, .fd = -1, .until_ns = msdu__net_now() + timeout_ns, .why = why};
+        .redis = user, .fd = -1, .until_ns = msdu__clock_now() + timeout_ns, .why = why};
 }
 
 /* --- the store --- */

@@ -234,7 +234,7 @@ static void take_stall(struct msdu__server *server, const struct msdu__stall *sa
     *stall = *said;
     stall->index = server->stalls_count++;
     if (server->stall_until_ns == 0) {
-        server->stall_until_ns = msdu__net_now() + MSDU__COLLECT_NS;
+        server->stall_until_ns = msdu__clock_now() + MSDU__COLLECT_NS;
     }
     msdu__server_send_all(server, MSDU__SAY_ASK, stall, sizeof(*stall));
 }
@@ -245,7 +245,7 @@ static void take_stall(struct msdu__server *server, const struct msdu__stall *sa
  */
 static void take_wonder(struct msdu__server *server, const struct msdu__stall *said)
 {
-    uint64_t now_ns = msdu__net_now();
+    uint64_t now_ns = msdu__clock_now();
     if (server->has_verdict || now_ns < server->wondered_ns + MSDU__WONDER_NS) {
         return;
     }
@@ -266,11 +266,9 @@ static void compare_wonder(struct msdu__server *server, int32_t rank, const stru
         server->wonder_first = *here;
         server->wonder_rank = rank;
     } else if (here->print != server->wonder_first.print) {
-        struct msdu__said first = {server->wonder_rank, server->wonder_first.print};
-        struct msdu__said second = {rank, here->print};
-        const bool is_in_order = first.rank < second.rank; /* answers are not */
-        tell_difference(server, &server->wonder, is_in_order ? first : second,
-                        is_in_order ? second : first);
+        tell_difference(server, &server->wonder,
+                        (struct msdu__said){server->wonder_rank, server->wonder_first.print},
+                        (struct msdu__said){rank, here->print});
     }
 }
 

@@ -121,12 +121,12 @@ static bool has_unsent(const struct msdu__server *server)
 /* Rank 0 leaves: its own connection has ended in peace, the others get the last messages. */
 static void finish(struct msdu__server *server)
 {
-    uint64_t until_ns = msdu__net_now() + FLUSH_NS;
+    uint64_t until_ns = msdu__clock_now() + FLUSH_NS;
     if (server->by_rank[0] != NULL) {
         handle_conn(server, server->by_rank[0]);
     }
     flush_all(server);
-    while (has_unsent(server) && msdu__net_now() < until_ns) {
+    while (has_unsent(server) && msdu__clock_now() < until_ns) {
         msdu__net_sleep(1000000);
         flush_all(server);
     }
@@ -153,7 +153,7 @@ static void *serve(void *argument)
         if (polls[1].revents != 0) {
             msdu__admit_accept(server);
         }
-        uint64_t now_ns = msdu__net_now();
+        uint64_t now_ns = msdu__clock_now();
         msdu__admit_expire(server, now_ns);
         msdu__serve_tick(server, now_ns);
         flush_all(server);
@@ -226,8 +226,8 @@ msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd
     server->listen_fd = listen_fd;
     server->stop_fd = -1;
     memcpy(server->id, id, sizeof(server->id));
-    server->join_until_ns = msdu__net_now() + host->deadline_ns;
-    server->remind_ns = msdu__net_now() + MSDU__REMIND_NS;
+    server->join_until_ns = msdu__clock_now() + host->deadline_ns;
+    server->remind_ns = msdu__clock_now() + MSDU__REMIND_NS;
     if (!server_fill(server) || !msdu__conn_open(&server->conns[0], self_fd)) {
         (void)close(self_fd);
         server_free(server);

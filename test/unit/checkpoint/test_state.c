@@ -81,10 +81,11 @@ START_TEST(a_mean_may_wait_as_long_as_the_policy_may_delay_it)
     image = (msdu__image){.step = 12, .is_local_entered = true, .pending_count = 1};
     image.decision.interval = 6;
     image.fragments[0] = (msdu__image_fragment){
-        .is_pending = true, .armed = 3, .round_step = 10, .from_step = 11, .sync_step = 16};
+        .schedule = {.is_pending = true, .armed = 3, .from_step = 11, .sync_step = 16},
+        .round.step = 10};
     for (uint64_t delay = 2; delay <= 5; delay++) {
-        image.fragments[0].round_delay = delay;
-        image.fragments[0].apply_step = 10 + delay;
+        image.fragments[0].round.delay_steps = (uint32_t)delay;
+        image.fragments[0].schedule.apply_step = 10 + delay;
         ck_assert_msg((msdu__image_check(&caller, &image) == NULL) == (delay <= 4), "delay %llu",
                       (unsigned long long)delay);
     }

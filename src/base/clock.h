@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The monotonic clock; inline, so that modules need nothing of the library for it. */
+#ifndef MSDU_CLOCK_H
+#define MSDU_CLOCK_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+
+#define MSDU__NS_PER_S UINT64_C(1000000000)
+
+/* In nanoseconds. */
+static inline uint64_t msdu__clock_now(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * MSDU__NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* A time or a span, as the calls that wait take it. */
+static inline struct timespec msdu__clock_spec(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / MSDU__NS_PER_S),
+                             .tv_nsec = (long)(ns % MSDU__NS_PER_S)};
+}
+
+/* A condition variable whose timed waits go by this clock. */
+static inline void msdu__cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attributes;
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(cond, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+}
+
+#endif

@@ -104,3 +104,9 @@ uint64_t fault_model_hash(const fault_model *model, uint64_t hash)
     }
     return hash;
 }
+
+int fault_number(const char *word, const char *key, int otherwise)
+{
+    size_t length = strlen(key);
+    return strncmp(word, key, length) == 0 ? (int)strtol(word + length, NULL, 10) : otherwise;
+}

@@ -33,4 +33,7 @@ bool fault_model_is_kept(const fault_model *model);
 /* Go on with a hash over all parameters. */
 uint64_t fault_model_hash(const fault_model *model, uint64_t hash);
 
+/* The number behind `key` of an argument "key=number"; otherwise: another argument. */
+int fault_number(const char *word, const char *key, int otherwise);
+
 #endif

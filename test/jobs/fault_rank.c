@@ -410,27 +410,21 @@ static void *rank_main(void *user)
 
 /* --- command line --- */
 
-static int number_of(const char *word, const char *key, int otherwise)
-{
-    size_t length = strlen(key);
-    return strncmp(word, key, length) == 0 ? (int)strtol(word + length, NULL, 10) : otherwise;
-}
-
 static plan read_plan(int count, char *const words[])
 {
     plan p = {.steps = 12, .what = MSDU_GRADIENT, .file_bytes = -1, .who = -1};
     for (int i = 1; i < count; i++) {
-        p.steps = number_of(words[i], "steps=", p.steps);
-        p.threads = number_of(words[i], "threads=", p.threads);
-        p.who = number_of(words[i], "who=", p.who);
-        p.at = number_of(words[i], "at=", p.at);
-        p.pause_ms = number_of(words[i], "pause_ms=", p.pause_ms);
-        p.save = number_of(words[i], "save=", p.save - 1) + 1;
-        p.is_loaded = number_of(words[i], "load=", p.is_loaded) != 0;
-        p.is_rolled_back = number_of(words[i], "rollback=", p.is_rolled_back) != 0;
-        p.is_rejoined = number_of(words[i], "rejoin=", p.is_rejoined) != 0;
-        p.is_newcomer = number_of(words[i], "newcomer=", p.is_newcomer) != 0;
-        p.file_bytes = number_of(words[i], "file_bytes=", (int)p.file_bytes);
+        p.steps = fault_number(words[i], "steps=", p.steps);
+        p.threads = fault_number(words[i], "threads=", p.threads);
+        p.who = fault_number(words[i], "who=", p.who);
+        p.at = fault_number(words[i], "at=", p.at);
+        p.pause_ms = fault_number(words[i], "pause_ms=", p.pause_ms);
+        p.save = fault_number(words[i], "save=", p.save - 1) + 1;
+        p.is_loaded = fault_number(words[i], "load=", p.is_loaded) != 0;
+        p.is_rolled_back = fault_number(words[i], "rollback=", p.is_rolled_back) != 0;
+        p.is_rejoined = fault_number(words[i], "rejoin=", p.is_rejoined) != 0;
+        p.is_newcomer = fault_number(words[i], "newcomer=", p.is_newcomer) != 0;
+        p.file_bytes = fault_number(words[i], "file_bytes=", (int)p.file_bytes);
         if (strncmp(words[i], "fault=", 6) == 0) {
             (void)snprintf(p.fault, sizeof(p.fault), "%s", words[i] + 6);
         }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "processes.h"
+#include "job_checks.h"
 #include "suite.h"
 
 #define LIMIT_MS 30000 /* stands for "no hang" on a busy machine */
@@ -24,26 +24,9 @@ static const char *const overlaps[] = {"backward", "blocking", "delayed", "strea
 /* Settings under which results do not depend on measured times. */
 static void set_modes(job *j, const char *domain, const char *wire, const char *overlap)
 {
-    job_set(j, JOB_ALL, "MSDU_DOMAIN=%s", domain);
-    job_set(j, JOB_ALL, "MSDU_WIRE=%s", wire);
-    job_set(j, JOB_ALL, "MSDU_OVERLAP=%s", overlap);
-    job_set(j, JOB_ALL, "MSDU_INTERVAL=fixed");
-    job_set(j, JOB_ALL, "MSDU_INTERVAL_STEPS=3");
-    job_set(j, JOB_ALL, "MSDU_WARMUP_STEPS=2");
-    job_set(j, JOB_ALL, "MSDU_SLICE_BYTES=1024");
-    job_set(j, JOB_ALL, "MSDU_FUSE_BYTES=256");
-    job_set(j, JOB_ALL, "MSDU_FRAGMENTS=3");
-    job_set(j, JOB_ALL, "MSDU_WIRE_BLOCK=64");
-    job_set(j, JOB_ALL, "MSDU_OPTIMIZER=sgd");
-    job_set(j, JOB_ALL, "MSDU_LR=0.125");
-    job_set(j, JOB_ALL, "MSDU_MOMENTUM=0.5");
+    job_set_modes(j, domain, overlap, wire);
+    job_set_fragments(j);
     job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=20000");
-}
-
-static void run_job(job *j)
-{
-    ck_assert(job_start(j, JOB_ALL));
-    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
 }
 
 /* The same job over gloo, a process each, and over local, a thread each. */
@@ -51,18 +34,15 @@ static void compare_backends(const char *domain, const char *wire, const char *o
 {
     job *processes = job_new(RANKS);
     job *threads = job_new(1);
-    job_set(threads, 0, "MSDU_RANKS=");
-    job_set(threads, 0, "MSDU_RANK=");
-    job_argument(threads, 0, "threads=%d", RANKS);
+    job_set_threads(threads, RANKS);
     set_modes(processes, domain, wire, overlap);
     set_modes(threads, domain, wire, overlap);
     ck_assert(job_start(threads, 0));
-    run_job(processes);
+    job_run(processes, LIMIT_MS);
     ck_assert(job_wait(threads, JOB_ALL, LIMIT_MS));
     for (int i = 0; i < RANKS; i++) {
-        ck_assert_msg(strcmp(job_value(processes, i, i, "status"), "MSDU_OK") == 0, "rank %d:\n%s",
-                      i, processes->ranks[i].text);
-        ck_assert_str_eq(job_value(threads, 0, i, "status"), "MSDU_OK");
+        job_check_ok(processes, i, i);
+        job_check_ok(threads, 0, i);
         ck_assert_str_eq(job_value(processes, i, i, "domain"), domain);
         ck_assert_str_eq(job_value(processes, i, i, "wire"), wire);
         /* every rank's way, step by step, and its end */
@@ -99,10 +79,9 @@ START_TEST(default_settings_end_equal)
 {
     job *j = job_new(RANKS);
     job_argument(j, JOB_ALL, "steps=40");
-    run_job(j);
+    job_run(j, LIMIT_MS);
     for (int i = 0; i < RANKS; i++) {
-        ck_assert_msg(strcmp(job_value(j, i, i, "status"), "MSDU_OK") == 0, "rank %d:\n%s", i,
-                      j->ranks[i].text);
+        job_check_ok(j, i, i);
         ck_assert_str_eq(job_value(j, i, i, "hash"), job_value(j, 0, 0, "hash"));
     }
     job_free(j);
@@ -177,7 +156,7 @@ START_TEST(example_trainer_ends_with_equal_ranks)
     static unsigned char first[65536];
     static unsigned char second[65536];
     job *j = new_trainer(3);
-    run_job(j);
+    job_run(j, LIMIT_MS);
     ck_assert_msg(job_exited(j, 0, 0) && job_exited(j, 1, 0), "%s%s", j->ranks[0].text,
                   j->ranks[1].text);
     size_t bytes = read_params(j, 0, first, sizeof(first));

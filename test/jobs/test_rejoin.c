@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "processes.h"
+#include "job_checks.h"
 #include "suite.h"
 
 #define LIMIT_MS 30000 /* stands for "no hang" on a busy machine */
@@ -29,14 +29,7 @@ static const struct mode {
 static job *new_job(const struct mode *m, int count)
 {
     job *j = job_new(count);
-    job_set(j, JOB_ALL, "MSDU_DOMAIN=%s", m->domain);
-    job_set(j, JOB_ALL, "MSDU_OVERLAP=%s", m->overlap);
-    job_set(j, JOB_ALL, "MSDU_WIRE=%s", m->wire);
-    job_set(j, JOB_ALL, "MSDU_INTERVAL=fixed");
-    job_set(j, JOB_ALL, "MSDU_INTERVAL_STEPS=4");
-    job_set(j, JOB_ALL, "MSDU_WARMUP_STEPS=0");
-    job_set(j, JOB_ALL, "MSDU_SLICE_BYTES=1024");
-    job_set(j, JOB_ALL, "MSDU_FUSE_BYTES=256");
+    job_set_modes(j, m->domain, m->overlap, m->wire);
     job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=10000");
     job_argument(j, JOB_ALL, "rejoin=1");
     job_argument(j, JOB_ALL, "steps=%d", STEPS);
@@ -47,8 +40,7 @@ static job *new_job(const struct mode *m, int count)
 
 static void check_end(const job *j, int process, int rank)
 {
-    ck_assert_msg(strcmp(job_value(j, process, rank, "status"), "MSDU_OK") == 0, "rank %d:\n%s",
-                  rank, j->ranks[process].text);
+    job_check_ok(j, process, rank);
     char last[16];
     (void)snprintf(last, sizeof(last), "%d", STEPS);
     ck_assert_str_eq(job_value(j, process, rank, "step"), last);
@@ -69,8 +61,7 @@ static job *run_processes(const struct mode *m)
     job_set(late, 0, "MSDU_RANK=%d", m->lost);
     job_set(late, 0, "MSDU_RENDEZVOUS=file://%s", j->folder);
     job_argument(late, 0, "newcomer=1");
-    ck_assert(job_start(late, 0));
-    ck_assert(job_wait(late, JOB_ALL, LIMIT_MS));
+    job_run(late, LIMIT_MS);
     ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
     check_end(late, 0, m->lost);
     ck_assert_str_eq(job_value(late, 0, m->lost, "hash"), job_value(j, 0, 0, "hash"));
@@ -81,13 +72,10 @@ static job *run_processes(const struct mode *m)
 static job *run_threads(const struct mode *m)
 {
     job *j = new_job(m, 1);
-    job_set(j, 0, "MSDU_RANKS=");
-    job_set(j, 0, "MSDU_RANK=");
-    job_argument(j, 0, "threads=%d", RANKS);
+    job_set_threads(j, RANKS);
     job_argument(j, 0, "fault=destroy");
     job_argument(j, 0, "who=%d", m->lost);
-    ck_assert(job_start(j, 0));
-    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
+    job_run(j, LIMIT_MS);
     for (int i = 0; i < RANKS; i++) {
         check_end(j, 0, i);
     }

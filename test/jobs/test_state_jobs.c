@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "processes.h"
+#include "job_checks.h"
 #include "suite.h"
 
 #define RANKS    3
@@ -15,24 +15,11 @@
 static job *new_job(const char *domain, const char *overlap, const char *wire, const char *folder)
 {
     job *j = job_new(RANKS);
-    job_set(j, JOB_ALL, "MSDU_DOMAIN=%s", domain);
-    job_set(j, JOB_ALL, "MSDU_OVERLAP=%s", overlap);
-    job_set(j, JOB_ALL, "MSDU_WIRE=%s", wire);
-    job_set(j, JOB_ALL, "MSDU_INTERVAL=fixed");
-    job_set(j, JOB_ALL, "MSDU_INTERVAL_STEPS=4");
+    job_set_modes(j, domain, overlap, wire);
     job_set(j, JOB_ALL, "MSDU_DELAY_STEPS=2");
-    job_set(j, JOB_ALL, "MSDU_WARMUP_STEPS=0");
-    job_set(j, JOB_ALL, "MSDU_SLICE_BYTES=1024");
-    job_set(j, JOB_ALL, "MSDU_FUSE_BYTES=256");
     job_argument(j, JOB_ALL, "steps=24");
     job_argument(j, JOB_ALL, "checkpoint=%s", folder);
     return j;
-}
-
-static void go(job *j)
-{
-    ck_assert(job_start(j, JOB_ALL));
-    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
 }
 
 static void check_resumed(const char *domain, const char *overlap, const char *wire)
@@ -41,22 +28,20 @@ static void check_resumed(const char *domain, const char *overlap, const char *w
     ck_assert(job_make_folder(folder));
     job *whole = new_job(domain, overlap, wire, folder);
     job_argument(whole, JOB_ALL, "save=%d", SAVED);
-    go(whole);
+    job_run(whole, LIMIT_MS);
     job *resumed = new_job(domain, overlap, wire, folder);
     job_argument(resumed, JOB_ALL, "load=1");
-    go(resumed);
+    job_run(resumed, LIMIT_MS);
     for (int rank = 0; rank < RANKS; rank++) {
         char steps[32];
         snprintf(steps, sizeof(steps), "stepped.%d", rank);
-        ck_assert_msg(strcmp(job_value(resumed, rank, rank, "status"), "MSDU_OK") == 0, "%s",
-                      resumed->ranks[rank].text);
+        job_check_ok(resumed, rank, rank);
         ck_assert_int_eq(job_lines(whole, rank, steps), 24);
         ck_assert_int_eq(job_lines(resumed, rank, steps), 24 - SAVED - 1);
-        char history[64]; /* of the parameters of all steps */
-        snprintf(history, sizeof(history), "%s", job_value(whole, rank, rank, "history"));
-        ck_assert_str_eq(job_value(resumed, rank, rank, "history"), history);
-        snprintf(history, sizeof(history), "%s", job_value(whole, rank, rank, "rounds"));
-        ck_assert_str_eq(job_value(resumed, rank, rank, "rounds"), history);
+        ck_assert_str_eq(job_value(resumed, rank, rank, "history"), /* of all steps' parameters */
+                         job_value(whole, rank, rank, "history"));
+        ck_assert_str_eq(job_value(resumed, rank, rank, "rounds"),
+                         job_value(whole, rank, rank, "rounds"));
     }
     job_free(whole);
     job_free(resumed);
@@ -82,17 +67,14 @@ START_TEST(a_lost_file_fails_on_all_ranks)
     ck_assert(job_make_folder(folder));
     job *whole = new_job("parameter", "delayed", "int4", folder);
     job_argument(whole, JOB_ALL, "save=%d", SAVED);
-    go(whole);
+    job_run(whole, LIMIT_MS);
     snprintf(path, sizeof(path), "%s/rank1", folder);
     ck_assert_int_eq(remove(path), 0);
     job *resumed = new_job("parameter", "delayed", "int4", folder);
     job_argument(resumed, JOB_ALL, "load=1");
-    go(resumed);
+    job_run(resumed, LIMIT_MS);
     for (int rank = 0; rank < RANKS; rank += 2) {
-        ck_assert_msg(strcmp(job_value(resumed, rank, rank, "status"), "MSDU_ERR_PEER_LOST") == 0,
-                      "%s", resumed->ranks[rank].text);
-        ck_assert_msg(strstr(job_value(resumed, rank, rank, "error"), "rank 1") != NULL, "%s",
-                      resumed->ranks[rank].text);
+        job_check_failed(resumed, rank, rank, "MSDU_ERR_PEER_LOST", "rank 1");
     }
     job_free(whole);
     job_free(resumed);

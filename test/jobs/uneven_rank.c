@@ -164,12 +164,6 @@ static void *rank_main(void *user)
     return NULL;
 }
 
-static int number_of(const char *word, const char *key, int otherwise)
-{
-    size_t length = strlen(key);
-    return strncmp(word, key, length) == 0 ? (int)strtol(word + length, NULL, 10) : otherwise;
-}
-
 int main(int argc, char **argv)
 {
     static rank_self selves[RANKS_MOST];
@@ -177,11 +171,11 @@ int main(int argc, char **argv)
     const char *rank = getenv("MSDU_RANK");
     plan p = {.epochs = 2, .batches = 4, .nan_at = -1};
     for (int i = 1; i < argc; i++) {
-        p.threads = number_of(argv[i], "threads=", p.threads);
-        p.epochs = number_of(argv[i], "epochs=", p.epochs);
-        p.batches = number_of(argv[i], "batches=", p.batches);
-        p.is_weighed = number_of(argv[i], "weigh=", p.is_weighed);
-        p.nan_at = number_of(argv[i], "nan=", p.nan_at);
+        p.threads = fault_number(argv[i], "threads=", p.threads);
+        p.epochs = fault_number(argv[i], "epochs=", p.epochs);
+        p.batches = fault_number(argv[i], "batches=", p.batches);
+        p.is_weighed = fault_number(argv[i], "weigh=", p.is_weighed);
+        p.nan_at = fault_number(argv[i], "nan=", p.nan_at);
     }
     (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     int count = p.threads > 0 ? p.threads : 1;

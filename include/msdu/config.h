@@ -168,6 +168,21 @@ typedef struct msdu_config {
                                 know */
     const msdu_store *store; /* by which ranks meet where rendezvous is not set; copied; NULL:
                                 none */
+
+    /* ranks of different speeds */
+    const char *uneven;      /* ranks of different speeds; wait: all wait for the slowest; clock:
+                                rounds by the clock, nobody waits, a slow rank comes in a later one;
+                                wait, clock */
+    double clock_period;     /* clock: steps of the median rank from one round to the next; 0: as
+                                fast as the network is; default 1 */
+    double clock_grace;      /* clock: such steps that a round waits for a rank, from when it is
+                                due; default 1 */
+    int64_t clock_bound;     /* clock: rounds that a rank may miss in a row before all wait for it
+                                (stale synchronous parallel; 0: bulk synchronous); default
+                                1000000 */
+    const char *clock_scale; /* clock: a rank that missed n rounds gives 1 / (1 + n) of its
+                                progress, to compare with staleness-aware SGD (1511.05950); no,
+                                yes */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

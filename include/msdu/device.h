@@ -170,6 +170,11 @@ typedef struct msdu_kernels {
                           float *out);
     /* sketch[k], 64 of them: sum of signed in[i], i = k mod 64 (interval/sketch.h) */
     msdu_status (*sketch)(const msdu_launch *at, const float *in, uint64_t seed, float *sketch);
+    /* Optional from here on: NULL or beyond size means "no rounds by the clock". */
+    /* param (dtype) += shift (working type) */
+    msdu_status (*shift)(const msdu_launch *at, void *param, const void *shift);
+    /* anchor -= update, shift -= update; all of working type */
+    msdu_status (*follow)(const msdu_launch *at, void *anchor, void *shift, const void *update);
 } msdu_kernels;
 
 /*

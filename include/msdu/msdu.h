@@ -162,6 +162,8 @@ typedef struct msdu_summary {
     uint32_t window;         /* slices in flight now */
     uint32_t slice_cuts;     /* times slices, window or lanes were chosen anew */
     uint32_t lanes;          /* lanes in use now */
+    uint64_t missed;         /* rounds by the clock in which this rank had ended no step in time
+                                (setting uneven); it came in a later one */
 } msdu_summary;
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)

@@ -140,6 +140,7 @@ class SummaryStruct(ctypes.Structure):
         ("window", c_uint32),
         ("slice_cuts", c_uint32),
         ("lanes", c_uint32),
+        ("missed", c_uint64),
     ]
 
 

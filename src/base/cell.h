@@ -37,6 +37,12 @@ static inline uint64_t msdu__cell_swap(msdu__cell *cell, uint64_t value)
     return atomic_exchange(&cell->value, value);
 }
 
+/* From one value to another; false, and nothing done, if it had a third. */
+static inline bool msdu__cell_change(msdu__cell *cell, uint64_t from, uint64_t to)
+{
+    return atomic_compare_exchange_strong(&cell->value, &from, to);
+}
+
 /* Sets these bits. */
 static inline void msdu__cell_mark(msdu__cell *cell, uint64_t bits)
 {

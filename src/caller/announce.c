@@ -32,6 +32,22 @@ bool msdu__caller_is_between_steps(const msdu__caller *c)
     return true;
 }
 
+void msdu__caller_arm(msdu__caller *c)
+{
+    uint32_t bound = c->is_gradient || c->job->is_accumulated ? c->model->slice_bound
+                                                              : c->model->slicing.slice_count;
+    for (uint32_t slice = 0; slice < bound; slice++) {
+        if (msdu__caller_is_due(c, slice)) {
+            msdu__cell_set(&c->hand->missing[slice], c->model->slicing.slices[slice].segments);
+        }
+    }
+}
+
+msdu__contribution msdu__caller_contribution(const msdu__caller *c)
+{
+    return (msdu__contribution){.weight = c->is_idle ? 0 : c->weight, .is_idle = c->is_idle};
+}
+
 static void push_slice(const msdu__caller *c, uint32_t slice)
 {
     msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_slice, .number = slice});
@@ -93,6 +109,15 @@ msdu_status msdu__caller_rest(msdu__caller *c, msdu_what what)
         }
     }
     return msdu__handover_status(c->hand);
+}
+
+void msdu__caller_announce_all(msdu__caller *c, msdu_what what)
+{
+    for (uint32_t id = 0; id < c->model->tensor_count; id++) {
+        if (is_wanted(c, &c->model->tensors[id], what)) {
+            announce(c, id, what == MSDU_GRADIENT ? 0 : 1);
+        }
+    }
 }
 
 /* --- waits --- */
@@ -199,7 +224,7 @@ bool msdu__caller_hear(msdu__caller *c, uint32_t fragment, uint64_t round)
 /* --- results and commands --- */
 
 /* Slices of a tensor that belong to a fragment, as leases. */
-static void lend_fragment(const msdu__caller *c, uint32_t fragment)
+void msdu__caller_lend(const msdu__caller *c, uint32_t fragment)
 {
     for (uint32_t id = 0; id < c->model->tensor_count; id++) {
         const msdu__tensor *t = &c->model->tensors[id];
@@ -232,7 +257,7 @@ void msdu__caller_apply_due(msdu__caller *c)
         if (s->is_pending && s->apply_step <= c->step) {
             s->is_pending = false;
             msdu__caller_reset(c);
-            lend_fragment(c, i);
+            msdu__caller_lend(c, i);
             msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_apply, .number = i});
         }
     }

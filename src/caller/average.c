@@ -113,6 +113,12 @@ static msdu_status check_steps(const msdu__caller *c, const final_facts *facts,
         (unsigned long long)facts[0].reached, (unsigned long long)facts[other].reached);
 }
 
+/* By the clock ranks make different numbers of steps, and all of them count. */
+static uint64_t reached_by(const msdu__caller *c)
+{
+    return c->job->is_clocked ? 0 : c->is_idle ? c->reached : c->step;
+}
+
 /* Do all ranks hold the same bits already? Names a rank with a bad value. */
 static msdu_status compare_ranks(msdu__caller *c, synchronization *out)
 {
@@ -132,7 +138,7 @@ static msdu_status compare_ranks(msdu__caller *c, synchronization *out)
                                         .bad = find_bad(c),
                                         .weight = c->weight,
                                         .held = holds_back(c) ? 1 : 0,
-                                        .reached = c->is_idle ? c->reached : c->step};
+                                        .reached = reached_by(c)};
     msdu_op op = {.kind = MSDU_OP_ALLGATHER,
                   .send = &facts[c->job->rank],
                   .recv = facts,
@@ -353,7 +359,9 @@ static msdu_status run_drained(msdu__caller *c, const msdu__event *work)
 {
     msdu__cell *blocked = &c->hand->reports.blocked_ns;
     uint64_t before = msdu__cell_get(blocked);
-    msdu_status status = msdu__caller_drain(c);
+    /* by the clock ranks come here one by one: who is here has no input until all are */
+    msdu_status status = c->job->is_clocked ? msdu__boundary_join(c) : MSDU_OK;
+    status = status == MSDU_OK ? msdu__caller_drain(c) : status;
     if (status != MSDU_OK) {
         return status;
     }

@@ -43,11 +43,14 @@ typedef struct msdu__caller {
     uint64_t resumed_step; /* its step */
     uint64_t run_name;     /* of the run a state came from; 0: none */
     uint64_t commands;     /* given so far */
+    bool is_ticking;       /* rounds by the clock: it runs */
+    uint64_t stops;        /* times it stopped */
+    uint64_t shifted;      /* rounds whose means parameters have taken */
     uint64_t step_began_ns;
     uint64_t step_blocked_ns;
 } msdu__caller;
 
-/* --- handoff.c: given to the communication thread, and waited for --- */
+/* --- announce.c: given to the communication thread, and waited for --- */
 /* Announce one tensor; what is one of the two. Thread: any. */
 msdu_status msdu__caller_ready(msdu__caller *c, uint32_t id, msdu_what what);
 /* Announce what the trainer did not. */
@@ -68,6 +71,14 @@ void msdu__caller_block(msdu__caller *c, const msdu__ticket *ticket);
 bool msdu__caller_hear(msdu__caller *c, uint32_t fragment, uint64_t round);
 /* Results that are due now: from here the parameters are the library's until they are applied. */
 void msdu__caller_apply_due(msdu__caller *c);
+/* Slices that are due wait for their tensors. */
+void msdu__caller_arm(msdu__caller *c);
+/* This rank's part in a round that is armed now. */
+msdu__contribution msdu__caller_contribution(const msdu__caller *c);
+/* All tensors of a fragment are the communication thread's. */
+void msdu__caller_lend(const msdu__caller *c, uint32_t fragment);
+/* All that this step wants, whatever the trainer announced. */
+void msdu__caller_announce_all(msdu__caller *c, msdu_what what);
 /* Zeros in optimizer state (setting state = reset). */
 void msdu__caller_reset(msdu__caller *c);
 /* Let the communication thread carry out a command, which ends with msdu__event_completed();
@@ -88,6 +99,13 @@ void msdu__step_resume(msdu__caller *c);
 void msdu__step_synchronize(msdu__caller *c);
 /* Weight of this rank in the rounds of the present step, if that has not begun, and later. */
 void msdu__step_weigh(msdu__caller *c);
+
+/* --- boundary.c: rounds by the clock --- */
+/* The end of a step: contribute if the round is due, take what has arrived. */
+msdu_status msdu__boundary(msdu__caller *c);
+/* Contribute what is left, then take part without input until no rank has any; the clock stands
+ * then, and parameters hold all means. */
+msdu_status msdu__boundary_join(msdu__caller *c);
 
 /* --- reslice.c: slices cut anew, between two steps --- */
 /* Time of a small operation, the same on all ranks; blocks, before the communication thread

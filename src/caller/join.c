@@ -36,6 +36,9 @@ static void set_idle(msdu__caller *c, bool is_idle)
 
 msdu_status msdu__join_run(msdu__caller *c)
 {
+    if (c->job->is_clocked) {
+        return msdu__boundary_join(c);
+    }
     bool are_all_out = false;
     msdu_status status = MSDU_OK;
     c->reached = c->step;

@@ -13,28 +13,12 @@ static msdu__mailbox *box_of(msdu__caller *c, uint32_t fragment)
     return &c->hand->fragments[fragment];
 }
 
-static void arm_slices(msdu__caller *c)
-{
-    uint32_t bound = c->is_gradient || c->job->is_accumulated ? c->model->slice_bound
-                                                              : c->model->slicing.slice_count;
-    for (uint32_t slice = 0; slice < bound; slice++) {
-        if (msdu__caller_is_due(c, slice)) {
-            msdu__cell_set(&c->hand->missing[slice], c->model->slicing.slices[slice].segments);
-        }
-    }
-}
-
 /* Steps after which the mean of a local round is applied. `auto` is late only where the round is
  * long enough for it: a mean of single steps goes under the backward pass. */
 static uint32_t delay_of(const msdu__caller *c, const msdu__schedule *f)
 {
     bool is_short = c->job->settings.overlap == MSDU__OVERLAP_AUTO && f->interval <= f->delay_steps;
     return c->is_gradient || c->job->is_accumulated || is_short ? 0 : f->delay_steps;
-}
-
-static msdu__contribution contribution(const msdu__caller *c)
-{
-    return (msdu__contribution){.weight = c->is_idle ? 0 : c->weight, .is_idle = c->is_idle};
 }
 
 /* Open the rounds that end with the present step. */
@@ -48,7 +32,7 @@ static void open_due(msdu__caller *c)
             c->sync_mask |= 1U << i;
         }
     }
-    arm_slices(c);
+    msdu__caller_arm(c);
     for (uint32_t i = 0; i < count; i++) {
         msdu__schedule *f = &c->schedules[i];
         if ((c->sync_mask >> i & 1U) != 0) {
@@ -60,7 +44,7 @@ static void open_due(msdu__caller *c)
                 .is_gradient = c->is_gradient,
                 .began_ns = msdu__cell_get(&c->hand->reports.step_start_ns),
             };
-            box_of(c, i)->contributions[f->armed & 1] = contribution(c);
+            box_of(c, i)->contributions[f->armed & 1] = msdu__caller_contribution(c);
             f->armed++;
             msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_open, .number = i});
         }
@@ -82,7 +66,7 @@ void msdu__step_weigh(msdu__caller *c)
     for (uint32_t i = 0; !has_begun && i < c->model->fragment_count; i++) {
         const msdu__schedule *f = &c->schedules[i];
         if ((c->sync_mask >> i & 1U) != 0) {
-            box_of(c, i)->contributions[(f->armed - 1) & 1] = contribution(c);
+            box_of(c, i)->contributions[(f->armed - 1) & 1] = msdu__caller_contribution(c);
         }
     }
 }
@@ -205,7 +189,8 @@ static void note_step_time(msdu__caller *c)
     msdu__cell_set(&c->hand->reports.step_start_ns, now);
 }
 
-msdu_status msdu__step_end(msdu__caller *c)
+/* Rounds by steps: what the trainer did not announce, what is due now, and what will be. */
+static msdu_status end_round(msdu__caller *c)
 {
     msdu_status status = msdu__caller_rest(c, MSDU_GRADIENT);
     if (status == MSDU_OK) {
@@ -220,6 +205,24 @@ msdu_status msdu__step_end(msdu__caller *c)
     if (c->job->settings.overlap == MSDU__OVERLAP_BLOCKING || c->job->is_accumulated) {
         status = msdu__caller_wait_free(c, MSDU_ALL_TENSORS, MSDU_GRADIENT | MSDU_PARAMETER);
     }
+    return status;
+}
+
+static void begin_round(msdu__caller *c)
+{
+    if (!c->job->is_clocked) {
+        msdu__reslice_due(c);
+        open_due(c);
+        msdu__worker_kick(&c->hand->worker);
+    }
+}
+
+msdu_status msdu__step_end(msdu__caller *c)
+{
+    msdu_status status = c->job->is_clocked ? msdu__boundary(c) : end_round(c);
+    if (status != MSDU_OK) {
+        return status;
+    }
     note_step_time(c);
     if (c->job->is_accumulated && !c->is_idle) {
         msdu__flag_set(&c->hand->reports.is_first_call, false);
@@ -229,10 +232,8 @@ msdu_status msdu__step_end(msdu__caller *c)
     c->is_deferred = !c->is_backward_closed;
     c->is_backward_closed = false;
     msdu__cell_set(&c->hand->announced, 0);
-    msdu__reslice_due(c);
-    open_due(c);
-    msdu__worker_kick(&c->hand->worker);
-    return status == MSDU_OK ? msdu__handover_status(c->hand) : status;
+    begin_round(c);
+    return msdu__handover_status(c->hand);
 }
 
 void msdu__step_start(msdu__caller *c)
@@ -245,8 +246,7 @@ void msdu__step_start(msdu__caller *c)
     }
     c->step_began_ns = msdu__job_now(c->job);
     msdu__cell_set(&c->hand->reports.step_start_ns, c->step_began_ns);
-    open_due(c);
-    msdu__worker_kick(&c->hand->worker);
+    begin_round(c);
 }
 
 void msdu__step_resume(msdu__caller *c)

@@ -2,6 +2,9 @@
 /* Rules that join several settings; a single value's range is in the table. */
 #include "table.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "correct/correct.h"
 
 static bool is_late(const msdu__settings *settings)
@@ -51,6 +54,43 @@ static msdu_status check_optimizer(msdu__loader *loader)
     if (settings->nesterov && (!(settings->momentum > 0) || settings->dampening > 0)) {
         return msdu__setting_fail(loader, "nesterov needs momentum above 0 and dampening 0");
     }
+    return MSDU_OK;
+}
+
+/* Rounds by the clock are parameter averaging, always late, and know no schedule but the clock. */
+static msdu_status check_uneven(msdu__loader *loader)
+{
+    msdu__settings *s = loader->settings;
+    bool is_parameter = s->domain == MSDU__DOMAIN_AUTO || s->domain == MSDU__DOMAIN_PARAMETER;
+    bool is_late = s->overlap == MSDU__OVERLAP_AUTO || s->overlap == MSDU__OVERLAP_DELAYED;
+    bool is_plain = s->correct[0] == '\0' || strcmp(s->correct, "delayed") == 0;
+    bool is_policy = loader->given[MSDU__AT_INTERVAL] && strcmp(s->interval, "fixed") != 0;
+    if (s->uneven != MSDU__UNEVEN_CLOCK) {
+        return MSDU_OK;
+    }
+    if (!is_parameter) {
+        return msdu__setting_fail(loader, "uneven clock averages parameters: domain must be auto "
+                                          "or parameter");
+    }
+    if (!is_late) {
+        return msdu__setting_fail(loader, "uneven clock: means are always late, overlap must be "
+                                          "auto or delayed");
+    }
+    if (!is_plain) {
+        return msdu__setting_fail(loader,
+                                  "uneven clock: correct '%.60s' is not known to be right where "
+                                  "ranks miss rounds; only delayed is, the default",
+                                  s->correct);
+    }
+    if (is_policy) {
+        return msdu__setting_fail(loader, "uneven clock: rounds come every clock_period, so "
+                                          "interval must be fixed");
+    }
+    if (s->state == MSDU__STATE_RESET) {
+        return msdu__setting_fail(loader, "uneven clock does not go with state reset");
+    }
+    s->domain = MSDU__DOMAIN_PARAMETER;
+    (void)snprintf(s->interval, sizeof(s->interval), "fixed");
     return MSDU_OK;
 }
 
@@ -107,7 +147,7 @@ static msdu_status check_correct(msdu__loader *loader)
 msdu_status msdu__settings_check(msdu__loader *loader)
 {
     static msdu_status (*const checks[])(msdu__loader * loader) = {
-        check_domain, check_optimizer, check_tls, check_sizes, check_correct};
+        check_uneven, check_domain, check_optimizer, check_tls, check_sizes, check_correct};
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         msdu_status status = checks[i](loader);
         if (status != MSDU_OK) {

@@ -109,6 +109,7 @@ static void derive_interval(msdu__job *job)
 msdu_status msdu__derive(msdu__job *job, msdu__correct_args *correct_out)
 {
     msdu__settings *s = &job->settings;
+    job->is_clocked = s->uneven == MSDU__UNEVEN_CLOCK;
     bool keeps = is_late(s) || s->overlap == MSDU__OVERLAP_AUTO;
     char why[MSDU__TEXT_BYTES];
     if (!msdu__chain_parse(s->correct, keeps, &job->chain, why, sizeof(why))) {

@@ -152,6 +152,19 @@ static bool is_unread(const msdu__engine *e, const msdu__fragment *f)
            (is_shadow && f->contribution.is_idle);
 }
 
+/* Rounds by the clock: own progress since the last contribution, which the shift keeps as well. */
+static void capture_progress(msdu__engine *e, const msdu__fragment *f, uint32_t slice,
+                             const piece *part, msdu_sums *sums)
+{
+    int32_t dtype = e->model->slicing.slices[slice].dtype;
+    msdu_launch at = over(e, MSDU_STAGE_EARLY, slice, part);
+    msdu_arrays arrays = arrays_of(e, f, slice, part);
+    void *shift = offset_of(e->runs[slice].snapshot, dtype, part->at);
+    MSDU__KERNEL(e, shift, &at, arrays.param, shift);
+    MSDU__KERNEL(e, capture, &at, &arrays, sums, &e->runs[slice].found->hash);
+    copy(e, shift, arrays.update, part->count * msdu__dtype_working_bytes(dtype), MSDU_STAGE_EARLY);
+}
+
 static void capture_piece(msdu__engine *e, const msdu__fragment *f, uint32_t slice,
                           const piece *part)
 {
@@ -160,7 +173,9 @@ static void capture_piece(msdu__engine *e, const msdu__fragment *f, uint32_t sli
     void *buf = offset_of(run->buf, dtype, part->at);
     msdu_sums *sums = f->round.is_exact ? NULL : &e->captured[part->segment];
     msdu_launch at = over(e, MSDU_STAGE_EARLY, slice, part);
-    if (run->is_state) {
+    if (e->job->is_clocked && !f->round.is_exact) {
+        capture_progress(e, f, slice, part, run->is_state ? NULL : sums);
+    } else if (run->is_state) {
         load(e, buf, slice, part);
     } else if (is_unread(e, f)) {
         return;
@@ -202,23 +217,25 @@ static void scale(msdu__engine *e, const msdu__fragment *f, uint32_t slice, msdu
 static void weigh(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
     const msdu__slice *cut = &e->model->slicing.slices[slice];
-    if (f->contribution.weight == 0) {
+    if (f->contribution.weight == 0 || f->contribution.is_missed) {
         fill(e, msdu__domain_buffer(e, f, slice), 0,
              cut->count * msdu__dtype_working_bytes(cut->dtype), MSDU_STAGE_EARLY);
     } else {
-        scale(e, f, slice, MSDU_STAGE_EARLY, f->contribution.weight, NULL);
+        double share = 1.0 / (1.0 + f->contribution.stale);
+        scale(e, f, slice, MSDU_STAGE_EARLY, f->contribution.weight * share, NULL);
     }
 }
 
 void msdu__domain_capture(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     uint64_t at = 0;
-    for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments; i++) {
+    const msdu__contribution *own = &f->contribution;
+    for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments && !own->is_missed; i++) {
         piece part = piece_at(e, slice, i, at, memory_of(e, f, slice));
         capture_piece(e, f, slice, &part);
         at += part.count;
     }
-    if (f->contribution.weight != 1) {
+    if (own->weight != 1 || own->stale != 0 || own->is_missed) {
         weigh(e, f, slice);
     }
     if (e->runs[slice].has_residual) {
@@ -285,7 +302,7 @@ void msdu__domain_reduced(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &e->runs[slice];
     bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
-    bool needs_norm = f->round.is_gradient || e->job->is_accumulated ||
+    bool needs_norm = f->round.is_gradient || e->job->is_accumulated || e->job->is_clocked ||
                       (e->job->chain.needs & MSDU__NEEDS_NORM) != 0;
     double factor = run->is_narrow || is_sum ? 1 : 1.0 / e->job->ranks;
     msdu_sums *sums = needs_norm && !run->is_state ? &run->found->mean : NULL;
@@ -325,6 +342,10 @@ static void apply_piece(msdu__engine *e, msdu__fragment *f, uint32_t slice, cons
     void *buf = offset_of(run->buf, e->model->slicing.slices[slice].dtype, part->at);
     if (run->is_state) {
         store(e, buf, slice, part);
+        if (e->job->is_clocked) {
+            load(e, offset_of(run->anchor, e->model->slicing.slices[slice].dtype, part->at), slice,
+                 part);
+        }
     } else if (e->job->is_accumulated && !f->round.is_exact) {
         /* without a mean: a local step after all */
         msdu_recursion recursion =
@@ -370,6 +391,29 @@ static bool is_kept(const msdu__engine *e, const msdu__fragment *f, uint32_t sli
            msdu__message_is_equal(e, f);
 }
 
+/* Rounds by the clock: the trainer has its parameters, so only anchor and shift take the mean. */
+static void follow(msdu__engine *e, uint32_t slice)
+{
+    const msdu__run *run = &e->runs[slice];
+    msdu_launch at = msdu__kernels_at(e, MSDU_STAGE_LATE, working_dtype(e, slice),
+                                      e->model->slicing.slices[slice].count);
+    MSDU__KERNEL(e, follow, &at, run->anchor, run->snapshot, run->buf);
+}
+
+void msdu__domain_shift(msdu__engine *e, uint32_t slice)
+{
+    uint64_t first = 0;
+    int32_t dtype = e->model->slicing.slices[slice].dtype;
+    for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments; i++) {
+        piece part = piece_at(e, slice, i, first, MSDU_PARAMETER);
+        msdu_launch at = over(e, MSDU_STAGE_EARLY, slice, &part);
+        void *shift = offset_of(e->runs[slice].snapshot, dtype, first);
+        MSDU__KERNEL(e, shift, &at, part.memory, shift);
+        fill(e, shift, 0, part.count * msdu__dtype_working_bytes(dtype), MSDU_STAGE_EARLY);
+        first += part.count;
+    }
+}
+
 void msdu__domain_apply(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     bool is_void = f->is_void && (f->round.is_gradient || !e->job->is_accumulated);
@@ -380,6 +424,10 @@ void msdu__domain_apply(msdu__engine *e, msdu__fragment *f, uint32_t slice)
     }
     if (f->round.is_gradient || is_void || is_unmoved) {
         return; /* gradients hold the mean already */
+    }
+    if (e->job->is_clocked && !f->round.is_exact) {
+        follow(e, slice);
+        return;
     }
     if (is_kept(e, f, slice)) {
         keep_equal(e, f, slice);
@@ -509,7 +557,8 @@ void msdu__domain_reset(msdu__engine *e)
 
 void msdu__domain_anchor(msdu__engine *e)
 {
-    for (uint32_t slice = e->model->slice_bound; slice-- > 0;) {
+    uint32_t bound = e->job->is_clocked ? e->model->slicing.slice_count : e->model->slice_bound;
+    for (uint32_t slice = bound; slice-- > 0;) {
         uint64_t at = 0;
         int32_t dtype = e->model->slicing.slices[slice].dtype;
         for (uint32_t i = 0; i < e->model->slicing.slices[slice].segments; i++) {
@@ -531,6 +580,10 @@ void msdu__domain_rollback(msdu__engine *e)
             piece part = piece_at(e, slice, i, at, MSDU_PARAMETER);
             store(e, offset_of(e->runs[slice].anchor, dtype, at), slice, &part);
             at += part.count;
+        }
+        if (e->job->is_clocked) {
+            fill(e, e->runs[slice].snapshot, 0, at * msdu__dtype_working_bytes(dtype),
+                 MSDU_STAGE_LATE);
         }
     }
 }

@@ -32,6 +32,8 @@ void msdu__domain_clear(msdu__engine *e, uint32_t slice, bool is_late);
 void msdu__domain_skip(msdu__engine *e, const msdu__fragment *f, uint32_t slice);
 /* Zeros in registered optimizer state; then it is given back. */
 void msdu__domain_reset(msdu__engine *e);
+/* Rounds by the clock: parameters take the shift, which is zero then. */
+void msdu__domain_shift(msdu__engine *e, uint32_t slice);
 /* anchors <- parameters */
 void msdu__domain_anchor(msdu__engine *e);
 /* parameters <- anchors */

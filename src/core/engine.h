@@ -54,6 +54,16 @@ typedef struct msdu__files {
     msdu__trace *trace;
 } msdu__files;
 
+/* Rounds by the clock, see clock.h. */
+typedef struct msdu__ticks {
+    bool is_running;
+    uint64_t tick_ns; /* when the open round was due */
+    double step_ns;   /* of the median rank; 0: not known of every rank */
+    uint32_t missed;  /* rounds in a row */
+    double weight;    /* of this rank when it came last */
+    double *times;    /* room for a number of each rank */
+} msdu__ticks;
+
 typedef struct msdu__engine {
     msdu__job *job;     /* written before the start only */
     msdu__model *model; /* likewise, and where slices are cut anew */
@@ -78,6 +88,7 @@ typedef struct msdu__engine {
     double norm_average;   /* clip: running norm of the mean pseudo-gradient */
     bool waits_for_device; /* a mark was not reached when last looked at */
     uint64_t backoff_ns;   /* backends that cannot notify */
+    msdu__ticks ticks;
     msdu__plan_scratch scratch;
     msdu__correct_args correct_args;
 } msdu__engine;

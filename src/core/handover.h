@@ -35,7 +35,9 @@ typedef struct msdu__round {
 /* This rank's part in a round; fixed at the first announcement of the round's last step. */
 typedef struct msdu__contribution {
     double weight;
-    bool is_idle; /* no more input: its gradients are neither read nor written */
+    bool is_idle;   /* no more input: its gradients are neither read nor written */
+    bool is_missed; /* rounds by the clock: no step ended in time, so it gives zeros */
+    uint32_t stale; /* rounds missed before, for which it gives less: 1 / (1 + stale) */
 } msdu__contribution;
 
 /* What came of a round. */
@@ -46,14 +48,25 @@ typedef struct msdu__answer {
     msdu__tuning tuning;
 } msdu__answer;
 
+/* Rounds by the clock (clock.h): whether this rank may still come to the open round. The cell holds
+ * 4 times the number of the round, from 1, and one of these. Either thread ends the first state. */
+typedef enum msdu__gate {
+    MSDU__GATE_OPEN = 1,
+    MSDU__GATE_TAKEN = 2,  /* the API thread gives its progress */
+    MSDU__GATE_MISSED = 3, /* the communication thread gave zeros */
+} msdu__gate;
+
 /* Of a fragment. Rounds are kept by parity: the API thread arms one while the one before runs, and
  * reads the answers of that. */
 typedef struct msdu__mailbox {
     msdu__round rounds[2];
     msdu__contribution contributions[2];
     msdu__answer answers[2];
-    msdu__cell heard; /* rounds whose control messages arrived */
-    msdu__cell done;  /* rounds completed */
+    msdu__cell heard;   /* rounds whose control messages arrived */
+    msdu__cell done;    /* rounds completed */
+    msdu__cell gate;    /* msdu__gate of the open round */
+    msdu__cell tick_ns; /* when that is due */
+    msdu__cell stopped; /* times that the clock stopped, because no rank had input */
 } msdu__mailbox;
 
 /* Of a tensor, by kind: [0] gradient, [1] parameter. */

@@ -168,6 +168,18 @@ static msdu_status sketch(const msdu_launch *at, const float *in, uint64_t seed,
     return MSDU_OK;
 }
 
+static msdu_status shift(const msdu_launch *at, void *param, const void *shift)
+{
+    msdu__shift_take(param, shift, at->count, at->dtype);
+    return MSDU_OK;
+}
+
+static msdu_status follow(const msdu_launch *at, void *anchor, void *shift, const void *update)
+{
+    msdu__shift_follow(anchor, shift, update, at->count, at->dtype);
+    return MSDU_OK;
+}
+
 const msdu_kernels msdu__kernels_host = {
     .size = sizeof(msdu_kernels),
     .fill = fill,
@@ -186,4 +198,6 @@ const msdu_kernels msdu__kernels_host = {
     .reduce = reduce,
     .decode = decode,
     .sketch = sketch,
+    .shift = shift,
+    .follow = follow,
 };

@@ -5,6 +5,7 @@
  */
 #include "progress.h"
 
+#include "clock.h"
 #include "control.h"
 #include "domain.h"
 #include "issue_order.h"
@@ -29,12 +30,13 @@ static void capture(msdu__engine *e, uint32_t slice)
     run->times.ready_ns = msdu__engine_now(e);
     if (f->captured == 0) {
         f->contribution = msdu__engine_mailbox(e, f)->contributions[(f->opened - 1) & 1];
+        msdu__clock_came(e, f);
     }
     msdu__domain_capture(e, f, slice);
     run->state = MSDU__RUN_CAPTURED;
     f->captured++;
-    if (!f->may_apply && !f->round.is_gradient) {
-        /* delayed: the snapshot is taken, the trainer may go on */
+    if ((!f->may_apply && !f->round.is_gradient) || e->job->is_clocked) {
+        /* late: the snapshot is taken, the trainer may go on */
         msdu__engine_release(e, slice, MSDU_PARAMETER);
     }
 }
@@ -207,7 +209,7 @@ static void send_held(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
     bool has_feedback = msdu__wire_at(wire_of(e, f, slice))->has_feedback;
-    if (!has_feedback && f->contribution.weight > 0) {
+    if (!has_feedback && f->contribution.weight > 0 && !f->contribution.is_missed) {
         msdu__domain_flush(e, msdu__domain_buffer(e, f, slice), slice, 1,
                            is_sum ? 1 : e->job->ranks);
     }
@@ -243,7 +245,7 @@ static msdu_status start_exchange(msdu__engine *e, msdu__fragment *f, uint32_t s
     }
     const float *value = msdu__domain_buffer(e, f, slice);
     /* a rank without weight sends nothing, not even what it held back */
-    bool has_weight = f->contribution.weight > 0;
+    bool has_weight = f->contribution.weight > 0 && !f->contribution.is_missed;
     float *residual = wire->has_feedback && has_weight ? run->residual : NULL;
     if (residual != NULL) {
         run->has_residual = true;
@@ -517,11 +519,12 @@ static bool is_waiting_for_peers(const msdu__engine *e)
 
 static uint64_t sleep_limit(msdu__engine *e, bool did)
 {
+    uint64_t due = msdu__clock_wait_ns(e);
     if (!is_waiting_for_peers(e)) {
-        return UINT64_MAX;
+        return due;
     }
     if ((e->job->backend->caps & MSDU_CAP_NOTIFY) != 0) {
-        return CHECK_NS;
+        return due < CHECK_NS ? due : CHECK_NS;
     }
     uint64_t next = e->backoff_ns * 2;
     e->backoff_ns = did || next < BACKOFF_LEAST_NS ? BACKOFF_LEAST_NS : next;
@@ -533,8 +536,8 @@ static uint64_t sleep_limit(msdu__engine *e, bool did)
 
 uint64_t msdu__engine_advance(void *user)
 {
-    static bool (*const parts[])(msdu__engine *) = {take_events, start_first, test_slices,
-                                                    start_second, step_rounds};
+    static bool (*const parts[])(msdu__engine *) = {
+        take_events, msdu__clock_advance, start_first, test_slices, start_second, step_rounds};
     msdu__engine *e = user;
     bool did_any = false;
     bool did = true;

@@ -5,6 +5,7 @@
  */
 #include "round.h"
 
+#include "clock.h"
 #include "cores.h"
 #include "decide.h"
 #include "domain.h"
@@ -112,7 +113,7 @@ static void apply_round(msdu__engine *e, msdu__fragment *f)
         run->state = MSDU__RUN_IDLE;
         msdu__replan_note(e, f, slice);
         msdu__trace_slice_done(e->files.trace, &run->times);
-        if (!is_released) {
+        if (!is_released && !e->job->is_clocked) {
             msdu__engine_release(e, slice, what_of(e, f));
         }
     }
@@ -176,6 +177,7 @@ bool msdu__round_finish(msdu__engine *e, msdu__fragment *f)
     msdu__replan_review(e, f);
     observe(e, f);
     f->link_wire = f->round.wire;
+    msdu__clock_ended(e, f);
     f->state = MSDU__FRAGMENT_IDLE;
     e->active_count--;
     memmove(e->active, e->active + 1, e->active_count * sizeof(*e->active));

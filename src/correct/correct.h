@@ -94,6 +94,15 @@ void msdu__correct_capture(const msdu_arrays *arrays, uint64_t count, int32_t dt
 void msdu__correct_apply(const msdu_rules *rules, const msdu_arrays *arrays, uint64_t count,
                          int32_t dtype, msdu__sums *sums);
 
+/* --- shift.c: rounds by the clock (src/core/clock.h) --- */
+
+/* param (dtype) += shift (working type): what arrived since the trainer's last step. */
+void msdu__shift_take(void *param, const void *shift, uint64_t count, int32_t dtype);
+/* A mean has arrived while the trainer computes: anchor -= update, shift -= update, in working
+ * type; dtype: any of a tensor with that. */
+void msdu__shift_follow(void *anchor, void *shift, const void *update, uint64_t count,
+                        int32_t dtype);
+
 /* --- recursion.c: the accumulated-gradient domain (design.md section 3) --- */
 
 /* The trainer's optimizer. */

@@ -75,6 +75,8 @@ static void write_all(FILE *file, const msdu_summary *s)
          (double)s->plan_renewals},
         {"msdu_cpu_seconds_total", "counter", "Processor time of the communication thread.",
          seconds(s->cpu_ns)},
+        {"msdu_missed_rounds_total", "counter", "Rounds by the clock that this rank missed.",
+         (double)s->missed},
         {"msdu_interval_steps", "gauge", "Steps that the last synchronization spanned.",
          (double)s->interval_steps},
         {"msdu_drift_ratio", "gauge", "Relative drift of the last round.", s->drift},

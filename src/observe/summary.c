@@ -83,6 +83,10 @@ void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
     add_bytes(&out, summary->slice_bytes);
     add(&out, ", %u in flight, %u lanes, chosen anew %u times", summary->window, summary->lanes,
         summary->slice_cuts);
+    if (summary->missed > 0) {
+        add(&out, "\nmissed %llu rounds by the clock, and came in later ones",
+            (unsigned long long)summary->missed);
+    }
     add(&out, "\nh %llu, drift %.3g, divergence %.3g, last reason: %.*s",
         (unsigned long long)summary->interval_steps, summary->drift, summary->divergence,
         (int)sizeof(summary->reason), or_none(summary->reason));

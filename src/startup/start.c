@@ -2,6 +2,7 @@
 /* Everything a context needs is sliced, sized and allocated here, before the first step. */
 #include "startup.h"
 
+#include "core/clock.h"
 #include "core/cut.h"
 #include "core/memory.h"
 #include "core/round.h"
@@ -110,8 +111,9 @@ static bool may_be_local(const msdu__engine *e)
 static msdu_status take_arenas(msdu__engine *e, arenas *a)
 {
     bool is_local = may_be_local(e);
-    bool needs_snapshot = is_local && e->job->settings.delay_steps > 0 &&
-                          (e->job->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
+    bool is_late = e->job->settings.delay_steps > 0 &&
+                   (e->job->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
+    bool needs_snapshot = is_local && (is_late || e->job->is_clocked);
     bool needs_momentum = is_local && (e->job->chain.needs & MSDU__NEEDS_MOMENTUM) != 0;
     /* gradients only: buf is for fused and 16-bit slices, the rest of it is never touched */
     if (!take_arena(e, true, &a->buf) || !take_arena(e, is_local, &a->anchor) ||
@@ -366,6 +368,10 @@ msdu_status msdu__start_build(msdu__engine *e)
     if (status == MSDU_OK) {
         status = msdu__start_tables(e);
     }
+    if (status != MSDU_OK) {
+        return status;
+    }
+    status = msdu__clock_prepare(e);
     if (status != MSDU_OK) {
         return status;
     }

@@ -23,10 +23,10 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 488)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 280)},
+    {SIZE(msdu_config, 528)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 288)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 128)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 88)},      {SIZE(msdu_local_drift, 64)}, {SIZE(msdu_resolved, 1032)},
-    {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 136)},    {SIZE(msdu_launch, 32)},
+    {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 152)},    {SIZE(msdu_launch, 32)},
     {SIZE(msdu_arrays, 40)},       {SIZE(msdu_rules, 152)},      {SIZE(msdu_recursion, 72)},
     {SIZE(msdu_exchange, 24)},     {SIZE(msdu_sums, 24)},        {SIZE(msdu_store, 40)},
 };
@@ -94,6 +94,11 @@ static const pin config_fields[] = {
     {FIELD(msdu_config, metrics_period_ms, 464)},
     {FIELD(msdu_config, settings, 472)},
     {FIELD(msdu_config, store, 480)},
+    {FIELD(msdu_config, uneven, 488)},
+    {FIELD(msdu_config, clock_period, 496)},
+    {FIELD(msdu_config, clock_grace, 504)},
+    {FIELD(msdu_config, clock_bound, 512)},
+    {FIELD(msdu_config, clock_scale, 520)},
 };
 
 static const pin tensor_desc_fields[] = {
@@ -127,6 +132,7 @@ static const pin summary_fields[] = {
     {FIELD(msdu_summary, window, 264)},
     {FIELD(msdu_summary, slice_cuts, 268)},
     {FIELD(msdu_summary, lanes, 272)},
+    {FIELD(msdu_summary, missed, 280)},
 };
 
 static const pin setting_info_fields[] = {

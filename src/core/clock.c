@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds by the clock; the communication thread's part. */
+#include "clock.h"
+
+#include "domain.h"
+#include "memory.h"
+#include "round.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+static msdu__fragment *the_fragment(msdu__engine *e)
+{
+    return &e->fragments[0];
+}
+
+static msdu__mailbox *box_of(msdu__engine *e)
+{
+    return &e->hand->fragments[0];
+}
+
+msdu_status msdu__clock_prepare(msdu__engine *e)
+{
+    if (!e->job->is_clocked) {
+        return MSDU_OK;
+    }
+    if (e->job->device != NULL) {
+        return msdu__fail(MSDU_ERR_UNSUPPORTED,
+                          "rank %d: setting uneven = clock needs tensors in the host's memory",
+                          e->job->rank);
+    }
+    e->ticks.weight = 1;
+    e->ticks.times = msdu__memory_block(e, (uint64_t)e->job->ranks * sizeof(*e->ticks.times));
+    return e->ticks.times != NULL ? MSDU_OK : msdu__memory_none(e, "times of ranks");
+}
+
+msdu__outcome msdu__event_tick(msdu__engine *e, void *subject, uint64_t number)
+{
+    (void)subject;
+    (void)number;
+    e->ticks.is_running = true;
+    e->ticks.tick_ns = 0;
+    return MSDU__DONE;
+}
+
+msdu__outcome msdu__event_shift(msdu__engine *e, void *subject, uint64_t number)
+{
+    (void)subject;
+    (void)number;
+    for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
+        msdu__domain_shift(e, slice);
+        msdu__engine_release(e, slice, MSDU_PARAMETER);
+    }
+    return MSDU__DONE;
+}
+
+/* --- a round opens --- */
+
+/* A tick that a slow round has passed over is due at once, and the next one is counted from it. */
+static void open_next(msdu__engine *e)
+{
+    const msdu__fragment *f = the_fragment(e);
+    msdu__mailbox *box = box_of(e);
+    double period = e->job->settings.clock_period;
+    uint64_t now = msdu__engine_now(e);
+    uint64_t tick = e->ticks.tick_ns + (uint64_t)(period * e->ticks.step_ns);
+    e->ticks.tick_ns = tick > now ? tick : now;
+    box->rounds[f->opened & 1] = (msdu__round){
+        .step = f->opened,
+        .interval = period > 1 ? (uint32_t)lround(period) : 1,
+        .wire = e->decision.wire,
+        .began_ns = msdu__cell_get(&e->hand->reports.step_start_ns),
+    };
+    msdu__round_open(e, 0);
+    msdu__cell_set(&box->tick_ns, e->ticks.tick_ns);
+    msdu__cell_set(&box->gate, 4 * f->opened + MSDU__GATE_OPEN);
+    msdu__handover_wake(e->hand);
+}
+
+/* --- a round that this rank misses --- */
+
+static bool is_idle(msdu__engine *e)
+{
+    return msdu__flag_get(&e->hand->reports.is_idle);
+}
+
+/* The bound of stale synchronous parallel training: so many rounds in a row, and all wait. */
+static bool may_miss(const msdu__engine *e)
+{
+    return e->ticks.step_ns > 0 && e->ticks.missed < e->job->settings.clock_bound;
+}
+
+/* When zeros are given; UINT64_MAX: not by the clock. */
+static uint64_t missed_at(msdu__engine *e)
+{
+    uint64_t grace = (uint64_t)(e->job->settings.clock_grace * e->ticks.step_ns);
+    bool has_come = the_fragment(e)->state != MSDU__FRAGMENT_OPEN ||
+                    (msdu__cell_get(&box_of(e)->gate) & 3U) != MSDU__GATE_OPEN;
+    if (has_come || (!is_idle(e) && !may_miss(e))) {
+        return UINT64_MAX;
+    }
+    return is_idle(e) ? 0 : e->ticks.tick_ns + grace;
+}
+
+static void count_missed(msdu__engine *e)
+{
+    e->ticks.missed++;
+    pthread_mutex_lock(&e->hand->lock);
+    e->hand->summary.missed++;
+    pthread_mutex_unlock(&e->hand->lock);
+}
+
+static void give_zeros(msdu__engine *e, msdu__fragment *f)
+{
+    bool has_left = is_idle(e);
+    f->contribution = (msdu__contribution){
+        .weight = has_left ? 0 : e->ticks.weight, .is_idle = has_left, .is_missed = true};
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        e->runs[f->members[i]].times.ready_ns = msdu__engine_now(e);
+        msdu__domain_capture(e, f, f->members[i]);
+        e->runs[f->members[i]].state = MSDU__RUN_CAPTURED;
+        f->captured++;
+    }
+    if (!has_left) {
+        count_missed(e);
+    }
+}
+
+bool msdu__clock_advance(msdu__engine *e)
+{
+    msdu__fragment *f = the_fragment(e);
+    uint64_t open = 4 * f->opened + MSDU__GATE_OPEN;
+    if (e->ticks.is_running && f->state == MSDU__FRAGMENT_IDLE && f->order.req == NULL) {
+        open_next(e);
+        return true;
+    }
+    if (!e->ticks.is_running || msdu__engine_now(e) < missed_at(e) ||
+        !msdu__cell_change(&box_of(e)->gate, open, 4 * f->opened + MSDU__GATE_MISSED)) {
+        return false;
+    }
+    give_zeros(e, f);
+    return true;
+}
+
+uint64_t msdu__clock_wait_ns(msdu__engine *e)
+{
+    uint64_t at = e->ticks.is_running ? missed_at(e) : UINT64_MAX;
+    uint64_t now = at < UINT64_MAX ? msdu__engine_now(e) : 0;
+    return at == UINT64_MAX ? at : at > now ? at - now : 1;
+}
+
+/* --- what comes of it --- */
+
+void msdu__clock_came(msdu__engine *e, msdu__fragment *f)
+{
+    if (e->job->is_clocked) {
+        f->contribution.stale = e->job->settings.clock_scale ? e->ticks.missed : 0;
+        e->ticks.weight = f->contribution.weight;
+        e->ticks.missed = 0;
+    }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the ranks with input; 0 until all of them have told it. */
+static double median_step(msdu__engine *e, const msdu__fragment *f)
+{
+    int32_t count = 0;
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        const msdu__control *c = &f->control.of[rank];
+        if (c->is_idle == 0) {
+            e->ticks.times[count++] = c->step_ns;
+        }
+    }
+    qsort(e->ticks.times, (size_t)count, sizeof(*e->ticks.times), by_size);
+    bool is_known = count > 0 && e->ticks.times[0] > 0;
+    return is_known ? e->ticks.times[(count - 1) / 2] : 0;
+}
+
+void msdu__clock_ended(msdu__engine *e, const msdu__fragment *f)
+{
+    if (!e->job->is_clocked) {
+        return;
+    }
+    e->ticks.step_ns = median_step(e, f);
+    if (msdu__engine_answer(e, f)->are_all_idle) {
+        e->ticks.is_running = false;
+        (void)msdu__cell_add(&box_of(e)->stopped, 1);
+    }
+}

@@ -52,6 +52,8 @@ class Summary:
         window: slices in flight now.
         slice_cuts: times slices, window or lanes were chosen anew.
         lanes: lanes in use now.
+        missed: rounds by the clock in which this rank had ended no step in time (``uneven="clock"``);
+            it came in a later one.
         sent_steps: h of most rounds so far; 0: there was none.
         sent_wire: their number format.
         sent_domain: what they synchronized.
@@ -78,6 +80,7 @@ class Summary:
     window: int = 0
     slice_cuts: int = 0
     lanes: int = 0
+    missed: int = 0
     sent_steps: int = 0
     sent_wire: str = ""
     sent_domain: str = ""
@@ -104,12 +107,16 @@ class Summary:
             return f"{1 / self.fewer:.1f} times more than plain"
         return f"{self.fewer:.1f} times fewer than plain"
 
+    @property
+    def _missing(self) -> str:
+        return f" ({self.missed} missed)" if self.missed else ""
+
     def __str__(self) -> str:
         steps, wire, domain = self.sent_steps, self.sent_wire, self.sent_domain
         if not wire:
             steps, wire, domain = self.interval_steps, self.wire, self.domain
         return (
-            f"rank {self.rank} of {self.ranks}: {self.steps} steps, {self.rounds} rounds, "
+            f"rank {self.rank} of {self.ranks}: {self.steps} steps, {self.rounds} rounds{self._missing}, "
             f"h {steps} ({self.interval}), {wire}, {domain} domain\n"
             f"sent {self.bytes_sent / 1e6:.3f} MB, {self.compared}; "
             f"waited {100 * self.waited:.1f} % of {self.elapsed_ns / 1e9:.1f} s; "

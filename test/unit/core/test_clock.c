@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "api/context.h"
 #include "core/progress.h"
@@ -120,7 +121,7 @@ static msdu_config config_of(const char *wire)
     return config;
 }
 
-static void world_start(world *w)
+static void world_make(world *w)
 {
     now_ns = 1000000000;
     for (int i = 0; i < RANKS; i++) {
@@ -130,11 +131,18 @@ static void world_start(world *w)
         r->step_ns = STEP * (i == RANKS - 1 ? w->slow : 1);
         r->next_ns = now_ns + r->step_ns;
         ck_assert_int_eq(msdu_create(&w->config, &r->ctx), MSDU_OK);
-        r->ctx->job.clock = virtual_clock;
         for (int k = 0; k < 25; k++) {
             r->wide[k] = k;
             r->single[k % 8] = (float)k;
         }
+    }
+}
+
+static void world_start(world *w)
+{
+    world_make(w);
+    for (int i = 0; i < RANKS; i++) {
+        w->ranks[i].ctx->job.clock = virtual_clock;
     }
     on_all(w, start_rank);
 }
@@ -456,6 +464,106 @@ START_TEST(a_server_that_replays_who_came_has_the_same_bits)
 }
 END_TEST
 
+/* --- real threads, real time --- */
+
+/* Trains for two epochs of a length of its own, with an average of all ranks between them. */
+static void *live(void *argument)
+{
+    rank *r = argument;
+    uint64_t random = (uint64_t)r->index + 1;
+    for (int epoch = 0; epoch < 2 && r->status == MSDU_OK; epoch++) {
+        uint64_t batches = 60 + random_next(&random) % 60;
+        for (uint64_t i = 0; i < batches && r->status == MSDU_OK; i++) {
+            struct timespec pause = {.tv_nsec = (long)(random_next(&random) % 200000) *
+                                                (r->index == RANKS - 1 ? 5 : 1)};
+            (void)nanosleep(&pause, NULL);
+            for (int k = 0; k < 25; k++) {
+                double step = (double)(int64_t)(random_next(&random) % 33) / 64 - 0.25;
+                r->wide[k] += step;
+                r->progress[k] += step;
+            }
+            r->status = msdu_step(r->ctx);
+            if (r->status == MSDU_OK) {
+                r->status = msdu_tensor_wait(r->ctx, MSDU_ALL_TENSORS, MSDU_PARAMETER);
+            }
+        }
+        if (r->status == MSDU_OK) {
+            r->status = epoch == 0 ? msdu_join(r->ctx) : msdu_synchronize(r->ctx);
+        }
+    }
+    r->status = r->status == MSDU_OK ? msdu_finish(r->ctx) : r->status;
+    return NULL;
+}
+
+static void *start_live(void *argument)
+{
+    rank *r = argument;
+    (void)start_rank(r);
+    msdu__flag_set(&r->ctx->hand.worker.is_stopping, false);
+    r->status = r->status == MSDU_OK ? msdu__worker_start(&r->ctx->hand.worker) : r->status;
+    return NULL;
+}
+
+/* Who still has input when others have none counts for more, so no sum is known beforehand. */
+START_TEST(threads_end_with_equal_bits)
+{
+    world *w = world_new("float32");
+    world_make(w);
+    on_all(w, start_live);
+    on_all(w, live);
+    for (int i = 1; i < RANKS; i++) {
+        ck_assert_mem_eq(w->ranks[i].wide, w->ranks[0].wide, sizeof(w->ranks[0].wide));
+    }
+    world_end(w);
+}
+END_TEST
+
+/* --- bad input --- */
+
+START_TEST(what_does_not_go_with_the_clock_is_refused)
+{
+    static const char *const lines[][2] = {
+        {"domain = gradient", "uneven clock averages parameters"},
+        {"overlap = blocking", "uneven clock: means are always late"},
+        {"correct = outer", "uneven clock: correct 'outer'"},
+        {"interval = divergence", "interval must be fixed"},
+        {"state = reset", "uneven clock does not go with state reset"},
+    };
+    world *w = world_new("float32");
+    w->config.settings = lines[_i][0];
+    ck_assert_int_eq(msdu_create(&w->config, &w->ranks[0].ctx), MSDU_ERR_INVALID);
+    ck_assert_msg(strstr(msdu_last_error(), lines[_i][1]) != NULL, "%s", msdu_last_error());
+}
+END_TEST
+
+START_TEST(there_is_no_common_state)
+{
+    world *w = world_new("float32");
+    size_t bytes = 0;
+    world_start(w);
+    ck_assert_int_eq(msdu_state_get(w->ranks[0].ctx, NULL, 0, &bytes), MSDU_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "uneven = clock"));
+    on_all(w, finish_rank);
+    world_end(w);
+}
+END_TEST
+
+/* Back to the anchor, and what the shift owed is gone. */
+START_TEST(rollback_goes_to_the_anchor)
+{
+    world *w = world_new("float32");
+    world_start(w);
+    run(w, &the_server, 50);
+    on_all(w, finish_rank);
+    double end[25];
+    memcpy(end, w->ranks[0].wide, sizeof(end));
+    w->ranks[0].wide[3] += 1;
+    ck_assert_int_eq(msdu_rollback(w->ranks[0].ctx), MSDU_OK);
+    ck_assert_mem_eq(w->ranks[0].wide, end, sizeof(end));
+    world_end(w);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("clock");
@@ -463,5 +571,9 @@ int main(void)
     tcase_add_test(cases, nothing_is_lost_in_ten_thousand_rounds);
     tcase_add_loop_test(cases, narrow_rounds_agree, 0, 5);
     tcase_add_loop_test(cases, a_server_that_replays_who_came_has_the_same_bits, 0, MODES);
+    tcase_add_test(cases, threads_end_with_equal_bits);
+    tcase_add_loop_test(cases, what_does_not_go_with_the_clock_is_refused, 0, 5);
+    tcase_add_test(cases, there_is_no_common_state);
+    tcase_add_test(cases, rollback_goes_to_the_anchor);
     return suite_run(suite);
 }

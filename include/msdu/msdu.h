@@ -411,6 +411,8 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_synchronize(msdu_ctx *ctx);
  * apart until they are averaged: by msdu_synchronize(), or by the change to the parameter domain.
  * Accumulated domain:
  * parameters become the mean of the ranks that had input longest.
+ * Rounds by the clock (uneven = clock): what this rank has done counts first; ranks come here, and
+ * to msdu_synchronize() and msdu_finish(), after different numbers of steps.
  *
  * Returns MSDU_OK, ERR_STATE, ERR_UNSUPPORTED (commit = tensor, or a model tensor without
  * parameter), or the context's failure: ERR_TIMEOUT if the others do not come.

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rounds by the clock (core/clock.h); the API thread's part. At the end of a step a rank comes to
+ * Rounds by the clock (core/tick.h); the API thread's part. At the end of a step a rank comes to
  * the round that is open, if that is due or will be before the middle of its next step. Else its
  * parameters take what has arrived meanwhile.
  */
 #include "caller.h"
 
-#include "core/clock.h"
+#include "core/tick.h"
 
 static msdu__mailbox *box_of(msdu__caller *c)
 {

@@ -54,7 +54,7 @@ typedef struct msdu__files {
     msdu__trace *trace;
 } msdu__files;
 
-/* Rounds by the clock, see clock.h. */
+/* Rounds by the clock, see tick.h. */
 typedef struct msdu__ticks {
     bool is_running;
     uint64_t tick_ns; /* when the open round was due */

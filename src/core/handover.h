@@ -48,7 +48,7 @@ typedef struct msdu__answer {
     msdu__tuning tuning;
 } msdu__answer;
 
-/* Rounds by the clock (clock.h): whether this rank may still come to the open round. The cell holds
+/* Rounds by the clock (tick.h): whether this rank may still come to the open round. The cell holds
  * 4 times the number of the round, from 1, and one of these. Either thread ends the first state. */
 typedef enum msdu__gate {
     MSDU__GATE_OPEN = 1,

@@ -5,7 +5,7 @@
  */
 #include "progress.h"
 
-#include "clock.h"
+#include "tick.h"
 #include "control.h"
 #include "domain.h"
 #include "issue_order.h"
@@ -30,7 +30,7 @@ static void capture(msdu__engine *e, uint32_t slice)
     run->times.ready_ns = msdu__engine_now(e);
     if (f->captured == 0) {
         f->contribution = msdu__engine_mailbox(e, f)->contributions[(f->opened - 1) & 1];
-        msdu__clock_came(e, f);
+        msdu__tick_came(e, f);
     }
     msdu__domain_capture(e, f, slice);
     run->state = MSDU__RUN_CAPTURED;
@@ -209,7 +209,7 @@ static void send_held(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
     bool has_feedback = msdu__wire_at(wire_of(e, f, slice))->has_feedback;
-    if (!has_feedback && f->contribution.weight > 0 && !f->contribution.is_missed) {
+    if (!has_feedback && f->contribution.weight > 0) {
         msdu__domain_flush(e, msdu__domain_buffer(e, f, slice), slice, 1,
                            is_sum ? 1 : e->job->ranks);
     }
@@ -245,7 +245,7 @@ static msdu_status start_exchange(msdu__engine *e, msdu__fragment *f, uint32_t s
     }
     const float *value = msdu__domain_buffer(e, f, slice);
     /* a rank without weight sends nothing, not even what it held back */
-    bool has_weight = f->contribution.weight > 0 && !f->contribution.is_missed;
+    bool has_weight = f->contribution.weight > 0;
     float *residual = wire->has_feedback && has_weight ? run->residual : NULL;
     if (residual != NULL) {
         run->has_residual = true;
@@ -519,7 +519,7 @@ static bool is_waiting_for_peers(const msdu__engine *e)
 
 static uint64_t sleep_limit(msdu__engine *e, bool did)
 {
-    uint64_t due = msdu__clock_wait_ns(e);
+    uint64_t due = msdu__tick_wait_ns(e);
     if (!is_waiting_for_peers(e)) {
         return due;
     }
@@ -537,7 +537,7 @@ static uint64_t sleep_limit(msdu__engine *e, bool did)
 uint64_t msdu__engine_advance(void *user)
 {
     static bool (*const parts[])(msdu__engine *) = {
-        take_events, msdu__clock_advance, start_first, test_slices, start_second, step_rounds};
+        take_events, msdu__tick_advance, start_first, test_slices, start_second, step_rounds};
     msdu__engine *e = user;
     bool did_any = false;
     bool did = true;

@@ -5,7 +5,7 @@
  */
 #include "round.h"
 
-#include "clock.h"
+#include "tick.h"
 #include "cores.h"
 #include "decide.h"
 #include "domain.h"
@@ -177,7 +177,7 @@ bool msdu__round_finish(msdu__engine *e, msdu__fragment *f)
     msdu__replan_review(e, f);
     observe(e, f);
     f->link_wire = f->round.wire;
-    msdu__clock_ended(e, f);
+    msdu__tick_ended(e, f);
     f->state = MSDU__FRAGMENT_IDLE;
     e->active_count--;
     memmove(e->active, e->active + 1, e->active_count * sizeof(*e->active));

@@ -94,7 +94,7 @@ void msdu__correct_capture(const msdu_arrays *arrays, uint64_t count, int32_t dt
 void msdu__correct_apply(const msdu_rules *rules, const msdu_arrays *arrays, uint64_t count,
                          int32_t dtype, msdu__sums *sums);
 
-/* --- shift.c: rounds by the clock (src/core/clock.h) --- */
+/* --- shift.c: rounds by the clock (src/core/tick.h) --- */
 
 /* param (dtype) += shift (working type): what arrived since the trainer's last step. */
 void msdu__shift_take(void *param, const void *shift, uint64_t count, int32_t dtype);

@@ -2,7 +2,7 @@
 /* Everything a context needs is sliced, sized and allocated here, before the first step. */
 #include "startup.h"
 
-#include "core/clock.h"
+#include "core/tick.h"
 #include "core/cut.h"
 #include "core/memory.h"
 #include "core/round.h"
@@ -371,7 +371,7 @@ msdu_status msdu__start_build(msdu__engine *e)
     if (status != MSDU_OK) {
         return status;
     }
-    status = msdu__clock_prepare(e);
+    status = msdu__tick_prepare(e);
     if (status != MSDU_OK) {
         return status;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rounds by the clock (core/clock.h) in virtual time: four ranks over the backend "local", whose
+ * Rounds by the clock (core/tick.h) in virtual time: four ranks over the backend "local", whose
  * progress engines one thread drives by hand. Ranks have speeds, bursts of slowness and evaluations
  * by chance. Beside them runs a plain reference, a parameter server that replays who came to which
  * round.
@@ -257,8 +257,12 @@ static void end_step(world *w, rank *r, server *s)
         bool is_scaled = r->ctx->job.settings.clock_scale != 0;
         worker_pushes(s, r->index, gate / 4, is_scaled ? 1 / (1 + (double)r->missed_in_row) : 1);
         r->missed_in_row = 0;
-    } else if (r->ctx->caller.shifted != shifted) {
-        worker_pulls(s, r->index);
+    } else {
+        /* whatever has arrived is taken, and nothing else */
+        ck_assert_uint_eq(r->ctx->caller.shifted, r->seen > shifted ? r->seen : shifted);
+        if (r->seen > shifted) {
+            worker_pulls(s, r->index);
+        }
     }
 }
 
@@ -336,6 +340,8 @@ static void check_server(const world *w, const server *s)
 
 static void run(world *w, server *s, uint64_t rounds)
 {
+    uint64_t began_ns = now_ns;
+    double period = w->ranks[0].ctx->job.settings.clock_period;
     server_start(s, &w->ranks[0]);
     while (w->rounds < rounds) {
         now_ns += QUANTUM;
@@ -347,6 +353,13 @@ static void run(world *w, server *s, uint64_t rounds)
         pump(w, s);
         if (w->is_curved) {
             check_server(w, s);
+        }
+    }
+    /* rounds come at their period, and no faster; the first ones, until speeds are known */
+    ck_assert_double_ge((double)(now_ns - began_ns), 0.9 * (double)rounds * period * STEP);
+    for (int i = 0; i < RANKS; i++) {
+        for (int t = 0; t < TENSORS; t++) { /* all memory is the trainer's, and not more than all */
+            ck_assert_uint_eq(msdu__cell_get(&w->ranks[i].ctx->hand.leases[t].free[1]), 0);
         }
     }
 }
@@ -558,8 +571,11 @@ START_TEST(rollback_goes_to_the_anchor)
     double end[25];
     memcpy(end, w->ranks[0].wide, sizeof(end));
     w->ranks[0].wide[3] += 1;
+    double *shift = w->ranks[0].ctx->engine.runs[0].snapshot;
+    shift[0] = 7;
     ck_assert_int_eq(msdu_rollback(w->ranks[0].ctx), MSDU_OK);
     ck_assert_mem_eq(w->ranks[0].wide, end, sizeof(end));
+    ck_assert_double_eq(shift[0], 0);
     world_end(w);
 }
 END_TEST

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rounds by the clock; the communication thread's part. */
-#include "clock.h"
+#include "tick.h"
 
 #include "domain.h"
 #include "memory.h"
@@ -20,7 +20,7 @@ static msdu__mailbox *box_of(msdu__engine *e)
     return &e->hand->fragments[0];
 }
 
-msdu_status msdu__clock_prepare(msdu__engine *e)
+msdu_status msdu__tick_prepare(msdu__engine *e)
 {
     if (!e->job->is_clocked) {
         return MSDU_OK;
@@ -127,7 +127,7 @@ static void give_zeros(msdu__engine *e, msdu__fragment *f)
     }
 }
 
-bool msdu__clock_advance(msdu__engine *e)
+bool msdu__tick_advance(msdu__engine *e)
 {
     msdu__fragment *f = the_fragment(e);
     uint64_t open = 4 * f->opened + MSDU__GATE_OPEN;
@@ -143,7 +143,7 @@ bool msdu__clock_advance(msdu__engine *e)
     return true;
 }
 
-uint64_t msdu__clock_wait_ns(msdu__engine *e)
+uint64_t msdu__tick_wait_ns(msdu__engine *e)
 {
     uint64_t at = e->ticks.is_running ? missed_at(e) : UINT64_MAX;
     uint64_t now = at < UINT64_MAX ? msdu__engine_now(e) : 0;
@@ -152,7 +152,7 @@ uint64_t msdu__clock_wait_ns(msdu__engine *e)
 
 /* --- what comes of it --- */
 
-void msdu__clock_came(msdu__engine *e, msdu__fragment *f)
+void msdu__tick_came(msdu__engine *e, msdu__fragment *f)
 {
     if (e->job->is_clocked) {
         f->contribution.stale = e->job->settings.clock_scale ? e->ticks.missed : 0;
@@ -183,7 +183,7 @@ static double median_step(msdu__engine *e, const msdu__fragment *f)
     return is_known ? e->ticks.times[(count - 1) / 2] : 0;
 }
 
-void msdu__clock_ended(msdu__engine *e, const msdu__fragment *f)
+void msdu__tick_ended(msdu__engine *e, const msdu__fragment *f)
 {
     if (!e->job->is_clocked) {
         return;

@@ -10,13 +10,15 @@
  * decide only when a rank takes part, never which collective is next. So all ranks apply the same
  * means in the same order, and anchors have equal bits.
  *
+ * Zeros are encoded as any contribution is, so what error feedback holds back goes out with them.
+ *
  * Theta anchor, w parameters, s shift (correct/shift.c), N ranks with input:
  *     step's end, round due:   w += s;  x = Theta - w;  s = x;  x is sent
  *     a mean arrives:          d = sum of x over who came / N;  Theta -= d;  s -= d
  *     any other step's end:    w += s;  s = 0
  */
-#ifndef MSDU_CLOCK_H
-#define MSDU_CLOCK_H
+#ifndef MSDU_TICK_H
+#define MSDU_TICK_H
 
 #include "engine.h"
 
@@ -27,14 +29,14 @@ msdu__outcome msdu__event_tick(msdu__engine *e, void *subject, uint64_t number);
 msdu__outcome msdu__event_shift(msdu__engine *e, void *subject, uint64_t number);
 
 /* Room for what is told of ranks; ERR_UNSUPPORTED where kernels cannot do it. */
-msdu_status msdu__clock_prepare(msdu__engine *e);
+msdu_status msdu__tick_prepare(msdu__engine *e);
 /* Open the next round; give up waiting for this rank's trainer. True if something was done. */
-bool msdu__clock_advance(msdu__engine *e);
+bool msdu__tick_advance(msdu__engine *e);
 /* Until there is something to do without an event, in ns; UINT64_MAX: nothing. */
-uint64_t msdu__clock_wait_ns(msdu__engine *e);
+uint64_t msdu__tick_wait_ns(msdu__engine *e);
 /* The first slice of a round is about to be captured. */
-void msdu__clock_came(msdu__engine *e, msdu__fragment *f);
+void msdu__tick_came(msdu__engine *e, msdu__fragment *f);
 /* A round has ended: what its messages say of the ranks' speeds, and whether any has input. */
-void msdu__clock_ended(msdu__engine *e, const msdu__fragment *f);
+void msdu__tick_ended(msdu__engine *e, const msdu__fragment *f);
 
 #endif

@@ -221,8 +221,10 @@ static msdu_status close_files(msdu_ctx *ctx)
 
 msdu_status msdu_finish(msdu_ctx *ctx)
 {
-    bool is_again = ctx != NULL && ctx->caller.is_finished;
-    msdu_status status = is_again ? msdu__guard_running(ctx) : msdu__guard_open(ctx);
+    if (ctx == NULL || ctx->caller.is_finished) {
+        return msdu__guard_running(ctx); /* says why not */
+    }
+    msdu_status status = msdu__guard_open(ctx);
     if (status != MSDU_OK) {
         return status;
     }

@@ -5,12 +5,12 @@
  */
 #include "progress.h"
 
-#include "tick.h"
 #include "control.h"
 #include "domain.h"
 #include "issue_order.h"
 #include "kernels.h"
 #include "round.h"
+#include "tick.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -536,8 +536,8 @@ static uint64_t sleep_limit(msdu__engine *e, bool did)
 
 uint64_t msdu__engine_advance(void *user)
 {
-    static bool (*const parts[])(msdu__engine *) = {
-        take_events, msdu__tick_advance, start_first, test_slices, start_second, step_rounds};
+    static bool (*const parts[])(msdu__engine *) = {take_events, msdu__tick_advance, start_first,
+                                                    test_slices, start_second,       step_rounds};
     msdu__engine *e = user;
     bool did_any = false;
     bool did = true;

@@ -5,11 +5,11 @@
  */
 #include "round.h"
 
-#include "tick.h"
 #include "cores.h"
 #include "decide.h"
 #include "domain.h"
 #include "replan.h"
+#include "tick.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,10 +2,10 @@
 /* Everything a context needs is sliced, sized and allocated here, before the first step. */
 #include "startup.h"
 
-#include "core/tick.h"
 #include "core/cut.h"
 #include "core/memory.h"
 #include "core/round.h"
+#include "core/tick.h"
 #include "core/tune.h"
 
 #include <stdlib.h>
@@ -111,8 +111,8 @@ static bool may_be_local(const msdu__engine *e)
 static msdu_status take_arenas(msdu__engine *e, arenas *a)
 {
     bool is_local = may_be_local(e);
-    bool is_late = e->job->settings.delay_steps > 0 &&
-                   (e->job->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
+    bool is_late =
+        e->job->settings.delay_steps > 0 && (e->job->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
     bool needs_snapshot = is_local && (is_late || e->job->is_clocked);
     bool needs_momentum = is_local && (e->job->chain.needs & MSDU__NEEDS_MOMENTUM) != 0;
     /* gradients only: buf is for fused and 16-bit slices, the rest of it is never touched */

@@ -10,6 +10,11 @@
 #define EXACT "domain=gradient\ninterval=fixed\ninterval_steps=1\nwarmup_steps=0\n"
 #define LOCAL "domain=parameter\ninterval=fixed\nwarmup_steps=0\nwire=float32\n"
 #define FREE  EXACT "commit=tensor\n"
+#define NARROW(format, number)                                                                     \
+    {                                                                                              \
+        .name = format, .kind = MSDU__OVERLAP_GRADIENT, .settings = FREE "wire=" format "\n",      \
+        .wire = (number), .has_priority = true, .is_free = true                                    \
+    }
 
 static const msdu__overlap_method methods[] = {
     {.name = "compute", .kind = MSDU__OVERLAP_COMPUTE},
@@ -34,24 +39,9 @@ static const msdu__overlap_method methods[] = {
      .settings = FREE "wire=float32\n",
      .has_priority = true,
      .is_free = true},
-    {.name = "int8",
-     .kind = MSDU__OVERLAP_GRADIENT,
-     .settings = FREE "wire=int8\n",
-     .wire = MSDU__WIRE_INT8,
-     .has_priority = true,
-     .is_free = true},
-    {.name = "int4",
-     .kind = MSDU__OVERLAP_GRADIENT,
-     .settings = FREE "wire=int4\n",
-     .wire = MSDU__WIRE_INT4,
-     .has_priority = true,
-     .is_free = true},
-    {.name = "int2",
-     .kind = MSDU__OVERLAP_GRADIENT,
-     .settings = FREE "wire=int2\n",
-     .wire = MSDU__WIRE_INT2,
-     .has_priority = true,
-     .is_free = true},
+    NARROW("int8", MSDU__WIRE_INT8),
+    NARROW("int4", MSDU__WIRE_INT4),
+    NARROW("int2", MSDU__WIRE_INT2),
     {.name = "local",
      .kind = MSDU__OVERLAP_LOCAL,
      .settings = LOCAL "overlap=blocking\n",

@@ -2,6 +2,7 @@
 /* From a profile and a method to a simulated step. */
 #include "predict_impl.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,49 +42,38 @@ msdu__whatif_way msdu__whatif_way_of(const msdu__whatif_question *question,
                               .wire = method->wire};
 }
 
+void *msdu__whatif_take(msdu__whatif_model *m, size_t count, size_t bytes)
+{
+    void *block = calloc(count, bytes);
+    if (block == NULL) {
+        m->is_short = true;
+    } else {
+        assert(m->block_count < MSDU__WHATIF_BLOCKS);
+        m->blocks[m->block_count++] = block;
+    }
+    return block;
+}
+
 static bool allocate(msdu__whatif_model *m)
 {
     size_t slices = (size_t)m->slicing.slice_count + 1;
-    m->slices = calloc(slices, sizeof(*m->slices));
-    m->by_layer = calloc(slices, sizeof(*m->by_layer));
-    m->order = calloc(slices, sizeof(*m->order));
-    m->next_order = calloc(slices, sizeof(*m->next_order));
-    m->times = calloc(slices, sizeof(*m->times));
-    m->items = calloc(slices, sizeof(*m->items));
-    m->marks = calloc(slices, sizeof(*m->marks));
-    m->ends = calloc(slices, sizeof(*m->ends));
-    m->memory.slices = calloc(slices, sizeof(*m->memory.slices));
-    m->memory.queue = calloc(2 * slices + 1, sizeof(*m->memory.queue));
-    m->memory.announced = calloc(2 * slices + 1, sizeof(*m->memory.announced));
-    m->layers = calloc(m->q->profile->layer_count, sizeof(*m->layers));
+    uint32_t layers = m->q->profile->layer_count;
+    m->slices = msdu__whatif_take(m, slices, sizeof(*m->slices));
+    m->by_layer = msdu__whatif_take(m, slices, sizeof(*m->by_layer));
+    m->order = msdu__whatif_take(m, slices, sizeof(*m->order));
+    m->next_order = msdu__whatif_take(m, slices, sizeof(*m->next_order));
+    m->times = msdu__whatif_take(m, slices, sizeof(*m->times));
+    m->items = msdu__whatif_take(m, slices, sizeof(*m->items));
+    m->marks = msdu__whatif_take(m, slices, sizeof(*m->marks));
+    m->ends = msdu__whatif_take(m, slices, sizeof(*m->ends));
+    m->memory.slices = msdu__whatif_take(m, slices, sizeof(*m->memory.slices));
+    m->memory.queue = msdu__whatif_take(m, 2 * slices + 1, sizeof(*m->memory.queue));
+    m->memory.announced = msdu__whatif_take(m, 2 * slices + 1, sizeof(*m->memory.announced));
+    m->layers = msdu__whatif_take(m, layers, sizeof(*m->layers));
     for (int i = 0; i < MSDU__WHATIF_LINKS; i++) {
-        m->bound[i] = calloc(m->q->profile->layer_count, sizeof(*m->bound[i]));
+        m->bound[i] = msdu__whatif_take(m, layers, sizeof(*m->bound[i]));
     }
-    return m->slices && m->by_layer && m->order && m->next_order && m->times && m->items &&
-           m->marks && m->ends && m->memory.slices && m->memory.queue && m->memory.announced &&
-           m->layers && m->bound[0] && m->bound[1];
-}
-
-static void release(msdu__whatif_model *m)
-{
-    free(m->tensors);
-    free(m->layer_of);
-    free(m->slicing.slices);
-    free(m->slicing.segments);
-    free(m->slices);
-    free(m->by_layer);
-    free(m->order);
-    free(m->next_order);
-    free(m->times);
-    free(m->items);
-    free(m->marks);
-    free(m->ends);
-    free(m->memory.slices);
-    free(m->memory.queue);
-    free(m->memory.announced);
-    free(m->layers);
-    free(m->bound[0]);
-    free(m->bound[1]);
+    return !m->is_short;
 }
 
 /* --- exchange --- */
@@ -309,6 +299,8 @@ bool msdu__whatif_predict(const msdu__whatif_question *question, const msdu__wha
             snprintf(why, why_bytes, "the simulation of %s waits for itself", way->method->name);
         }
     }
-    release(&m);
+    while (m.block_count > 0) {
+        free(m.blocks[--m.block_count]);
+    }
     return is_done;
 }

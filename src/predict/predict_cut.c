@@ -3,7 +3,6 @@
 #include "predict_impl.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/engine.h"
 #include "wire/wire.h"
@@ -127,9 +126,9 @@ bool msdu__whatif_cut(msdu__whatif_model *m)
     uint32_t slices = 0;
     uint32_t segments = 0;
     uint32_t count = tensor_count(m);
-    m->tensors = calloc((size_t)p->tensor_count + 1, sizeof(*m->tensors));
-    m->layer_of = calloc((size_t)p->tensor_count + 1, sizeof(*m->layer_of));
-    if (m->tensors == NULL || m->layer_of == NULL) {
+    m->tensors = msdu__whatif_take(m, (size_t)p->tensor_count + 1, sizeof(*m->tensors));
+    m->layer_of = msdu__whatif_take(m, (size_t)p->tensor_count + 1, sizeof(*m->layer_of));
+    if (m->is_short) {
         return false;
     }
     for (uint32_t l = 0; l < p->layer_count; l++) {
@@ -147,9 +146,9 @@ bool msdu__whatif_cut(msdu__whatif_model *m)
         !msdu__slicer_bounds(&args, m->tensors, count, &slices, &segments)) {
         return false;
     }
-    m->slicing.slices = calloc((size_t)slices + 1, sizeof(*m->slicing.slices));
-    m->slicing.segments = calloc((size_t)segments + 1, sizeof(*m->slicing.segments));
-    if (m->slicing.slices == NULL || m->slicing.segments == NULL) {
+    m->slicing.slices = msdu__whatif_take(m, (size_t)slices + 1, sizeof(*m->slicing.slices));
+    m->slicing.segments = msdu__whatif_take(m, (size_t)segments + 1, sizeof(*m->slicing.segments));
+    if (m->is_short) {
         return false;
     }
     msdu__slicer_cut(&args, m->tensors, count, &m->slicing);

@@ -10,9 +10,10 @@
 #include "slicer/slicer.h"
 #include "slicer/tuner.h"
 
-#define MSDU__WHATIF_BLOCK 256 /* default of setting wire_block */
+#define MSDU__WHATIF_BLOCKS 20  /* of memory, at most */
+#define MSDU__WHATIF_BLOCK  256 /* default of setting wire_block */
 
-/* Everything that a prediction is made of; one block of memory each. */
+/* Everything that a prediction is made of; one block of memory each, freed together. */
 typedef struct msdu__whatif_model {
     const msdu__whatif_question *q;
     const msdu__whatif_way *way;
@@ -34,8 +35,13 @@ typedef struct msdu__whatif_model {
     msdu__tuning tuning;     /* where the question leaves it open */
     msdu__sim_job job;
     double bytes; /* of a round */
+    void *blocks[MSDU__WHATIF_BLOCKS];
+    uint32_t block_count;
+    bool is_short; /* of memory */
 } msdu__whatif_model;
 
+/* Zeros, which the model frees in the end. NULL: no memory, as is_short says from then on. */
+void *msdu__whatif_take(msdu__whatif_model *m, size_t count, size_t bytes);
 /* predict_cut.c: tensors and slices of the method; false: too many, or no memory. */
 bool msdu__whatif_cut(msdu__whatif_model *m);
 

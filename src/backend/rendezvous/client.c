@@ -6,12 +6,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #define SAY_NS      UINT64_C(2000000000) /* longest time to hand a message over */
 #define TICK_MIN_MS 5
@@ -237,7 +234,7 @@ static void *read_all(void *argument)
     struct msdu__hub *hub = argument;
     int wait_ms = tick_ms(hub);
     for (;;) {
-        struct pollfd polls[] = {{.fd = hub->stop_fd, .events = POLLIN},
+        struct pollfd polls[] = {{.fd = hub->thread.stop_fd, .events = POLLIN},
                                  {.fd = hub->fd, .events = POLLIN}};
         if (poll(polls, 2, wait_ms) < 0 && errno != EINTR) {
             break;
@@ -257,28 +254,5 @@ static void *read_all(void *argument)
 
 bool msdu__client_start(struct msdu__hub *hub)
 {
-    sigset_t all;
-    sigset_t before;
-    hub->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (hub->stop_fd < 0) {
-        return false;
-    }
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    hub->has_thread = pthread_create(&hub->thread, NULL, read_all, hub) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return hub->has_thread;
-}
-
-void msdu__client_stop(struct msdu__hub *hub)
-{
-    uint64_t one = 1;
-    if (hub->has_thread) {
-        while (write(hub->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-        }
-        (void)pthread_join(hub->thread, NULL);
-    }
-    if (hub->stop_fd >= 0) {
-        (void)close(hub->stop_fd);
-    }
+    return msdu__thread_start(&hub->thread, read_all, hub);
 }

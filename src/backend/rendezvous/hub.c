@@ -56,7 +56,6 @@ static struct msdu__hub *hub_new(const msdu_host *host)
     }
     hub->host = host;
     hub->fd = -1;
-    hub->stop_fd = -1;
     msdu__cond_init(&hub->changed);
     (void)pthread_mutex_init(&hub->lock, NULL);
     (void)pthread_mutex_init(&hub->send_lock, NULL);
@@ -281,7 +280,7 @@ void msdu__hub_close(msdu__hub *hub)
     if (hub->host->rank == 0) {
         msdu__find_withdraw(&hub->find);
     }
-    msdu__client_stop(hub);
+    msdu__thread_stop(&hub->thread);
     msdu__server_stop(hub->server);
     hub_free(hub);
 }

@@ -14,9 +14,7 @@ struct msdu__hub {
     struct msdu__find find;
     struct msdu__server *server; /* rank 0 only */
     int fd;
-    int stop_fd; /* eventfd: the thread shall end */
-    pthread_t thread;
-    bool has_thread;
+    struct msdu__thread thread;
     char address[MSDU__NET_TEXT_BYTES];
     pthread_mutex_t send_lock;
 
@@ -42,9 +40,8 @@ struct msdu__hub {
     uint64_t wondered_ns; /* when the hub was asked last whether all mean the same operation */
 };
 
-/* client.c: start and stop the thread that reads what the hub says. */
+/* client.c: start the thread that reads what the hub says. */
 bool msdu__client_start(struct msdu__hub *hub);
-void msdu__client_stop(struct msdu__hub *hub);
 /* Send one message; false if the connection is gone. */
 bool msdu__client_say(struct msdu__hub *hub, uint32_t type, const void *body, size_t bytes);
 /* Note why the group failed, unless that is known already, and tell the watch. */

@@ -4,10 +4,8 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define TICK_MS   50                  /* longest time between looks at the clock */
@@ -79,7 +77,7 @@ static void read_rank(struct msdu__server *server, struct msdu__conn *conn)
 
 static size_t fill_polls(const struct msdu__server *server, struct pollfd *polls)
 {
-    polls[0] = (struct pollfd){.fd = server->stop_fd, .events = POLLIN};
+    polls[0] = (struct pollfd){.fd = server->thread.stop_fd, .events = POLLIN};
     polls[1] = (struct pollfd){.fd = server->listen_fd, .events = POLLIN};
     for (size_t i = 0; i < server->conns_count; i++) {
         const struct msdu__conn *conn = &server->conns[i];
@@ -171,9 +169,6 @@ static void server_free(struct msdu__server *server)
     if (server->listen_fd >= 0) {
         (void)close(server->listen_fd);
     }
-    if (server->stop_fd >= 0) {
-        (void)close(server->stop_fd);
-    }
     msdu__serve_free(server);
     free(server->conns);
     free(server->by_rank);
@@ -194,22 +189,9 @@ static bool server_fill(struct msdu__server *server)
     server->has_left = calloc(ranks, sizeof(bool));
     server->heres = calloc(ranks * MSDU__STALLS_MAX, sizeof(*server->heres));
     server->has_here = calloc(ranks * MSDU__STALLS_MAX, sizeof(bool));
-    server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return server->conns != NULL && server->by_rank != NULL && server->was_admitted != NULL &&
            server->has_left != NULL && server->heres != NULL && server->has_here != NULL &&
-           server->stop_fd >= 0 && msdu__net_random(server->nonce, sizeof(server->nonce));
-}
-
-/* Start a thread that leaves all signals to the trainer's threads. */
-static int start_thread(struct msdu__server *server)
-{
-    sigset_t all;
-    sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&server->thread, NULL, serve, server);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return code;
+           msdu__net_random(server->nonce, sizeof(server->nonce));
 }
 
 msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd,
@@ -224,7 +206,6 @@ msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd
     server->host = host;
     server->lost = msdu__serve_lost;
     server->listen_fd = listen_fd;
-    server->stop_fd = -1;
     memcpy(server->id, id, sizeof(server->id));
     server->join_until_ns = msdu__clock_now() + host->deadline_ns;
     server->remind_ns = msdu__clock_now() + MSDU__REMIND_NS;
@@ -237,7 +218,7 @@ msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd
     server->by_rank[0] = &server->conns[0];
     server->was_admitted[0] = true;
     msdu__serve_admitted(server, &server->conns[0]);
-    if (start_thread(server) != 0) {
+    if (!msdu__thread_start(&server->thread, serve, server)) {
         server_free(server);
         return host->fail(MSDU_ERR_NO_MEMORY, "no thread for the rendezvous");
     }
@@ -247,12 +228,8 @@ msdu_status msdu__server_start(const msdu_host *host, int listen_fd, int self_fd
 
 void msdu__server_stop(struct msdu__server *server)
 {
-    uint64_t one = 1;
-    if (server == NULL) {
-        return;
+    if (server != NULL) {
+        msdu__thread_stop(&server->thread);
+        server_free(server);
     }
-    while (write(server->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
-    (void)pthread_join(server->thread, NULL);
-    server_free(server);
 }

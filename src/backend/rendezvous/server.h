@@ -5,6 +5,7 @@
 
 #include "auth.h"
 #include "net.h"
+#include "thread.h"
 
 #include <pthread.h>
 
@@ -87,14 +88,13 @@ struct msdu__waiter {
     char key[MSDU__KEY_BYTES];
 };
 
-/* Touched by the hub's thread only, except `stop_fd` and what is set before the thread starts. */
+/* Touched by the hub's thread only, except `thread` and what is set before the thread starts. */
 struct msdu__server {
     const msdu_host *host;
     /* A rank does not read: msdu__serve_lost(). */
     void (*lost)(struct msdu__server *server, struct msdu__conn *conn, const char *cause);
     int listen_fd;
-    int stop_fd; /* eventfd: the owner wants the thread to end */
-    pthread_t thread;
+    struct msdu__thread thread;
     uint8_t id[MSDU__ID_BYTES];
     uint8_t nonce[MSDU__HUB_NONCE_BYTES];
     uint64_t join_until_ns;

@@ -10,15 +10,13 @@
 #include <string.h>
 #include <time.h>
 
+#define USUAL_MS 30000
+
 /* Keep reducing until it fails; the last status. */
 static msdu_status reduce_until_failure(struct rank *me, uint64_t first, uint64_t count)
 {
     float data[5] = {0};
-    msdu_op op = {.size = sizeof(op),
-                  .kind = MSDU_OP_ALLREDUCE,
-                  .count = count,
-                  .sequence = first,
-                  .recv = data};
+    msdu_op op = rank_sum(data, count, first);
     msdu_status status = MSDU_OK;
     while (status == MSDU_OK) {
         status = rank_do(me, &op);
@@ -33,17 +31,9 @@ static bool disagrees(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_MISMATCH, "operation 0 of lane 0");
 }
 
-START_TEST(ranks_that_mean_different_operations_are_told)
-{
-    struct world world = world_make(3, disagrees);
-    world.deadline_ms = 500;
-    world_run(&world);
-}
-END_TEST
-
 static void look_away(long ms)
 {
-    const struct timespec span = {.tv_nsec = ms * 1000000};
+    const struct timespec span = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
     (void)nanosleep(&span, NULL);
 }
 
@@ -53,10 +43,7 @@ static bool disagrees_unheard(struct rank *me)
 {
     float data[1000] = {0};
     msdu_req *req = NULL;
-    msdu_op op = {.size = sizeof(op),
-                  .kind = MSDU_OP_ALLREDUCE,
-                  .count = me->index == 2 ? 500 : 1000,
-                  .recv = data};
+    msdu_op op = rank_sum(data, me->index == 2 ? 500 : 1000, 0);
     if (me->index == 1 || me->index == 2) {
         look_away(me->index == 1 ? 600 : 40);
     }
@@ -71,39 +58,23 @@ static bool disagrees_unheard(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_MISMATCH, "operation 0 of lane 0");
 }
 
-START_TEST(difference_that_breaks_a_collective_is_told)
-{
-    struct world world = world_make(4, disagrees_unheard);
-    world_run(&world);
-}
-END_TEST
-
 static bool waits_for_lazy(struct rank *me)
 {
     float data[5] = {0};
-    msdu_op op = {.size = sizeof(op), .kind = MSDU_OP_ALLREDUCE, .count = 5, .recv = data};
+    msdu_op op = rank_sum(data, 5, 0);
     RANK_CHECK(me, rank_do(me, &op) == MSDU_OK);
     if (me->index == 2) {
-        const struct timespec longer = {.tv_sec = 2};
-        (void)nanosleep(&longer, NULL);
+        look_away(2000);
     }
     msdu_status status = reduce_until_failure(me, 1, 5);
     return rank_expect(me, status, MSDU_ERR_TIMEOUT, "rank 2 did not reach operation 1 of lane 0");
 }
 
-START_TEST(deadline_names_the_rank_that_did_not_start)
-{
-    struct world world = world_make(3, waits_for_lazy);
-    world.deadline_ms = 500;
-    world_run(&world);
-}
-END_TEST
-
 static bool loses_one(struct rank *me)
 {
     char name[16];
     float data[5] = {0};
-    msdu_op op = {.size = sizeof(op), .kind = MSDU_OP_ALLREDUCE, .count = 5, .recv = data};
+    msdu_op op = rank_sum(data, 5, 0);
     while (me->index == me->world->victim) {
         RANK_CHECK(me, rank_do(me, &op) == MSDU_OK);
         if (++op.sequence == 20) {
@@ -115,23 +86,11 @@ static bool loses_one(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_PEER_LOST, name);
 }
 
-START_TEST(killed_rank_is_named_to_all_others)
-{
-    if (world_is_local()) {
-        return; /* a thread cannot be killed alone */
-    }
-    struct world world = world_make(4, loses_one);
-    world.victim = _i;
-    world.deadline_ms = 20000;
-    world_run(&world);
-}
-END_TEST
-
 static bool loses_in_large_operation(struct rank *me)
 {
     size_t count = (size_t)8 << 20;
     float *data = calloc(count, sizeof(*data));
-    msdu_op op = {.size = sizeof(op), .kind = MSDU_OP_ALLREDUCE, .count = count, .recv = data};
+    msdu_op op = rank_sum(data, count, 0);
     msdu_req *req = NULL;
     msdu_status status = me->backend->start(me->comm, &op, &req);
     if (me->index == me->world->victim) {
@@ -150,17 +109,6 @@ static bool loses_in_large_operation(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_PEER_LOST, "rank 1");
 }
 
-START_TEST(memory_is_left_alone_after_a_failure)
-{
-    if (world_is_local()) {
-        return;
-    }
-    struct world world = world_make(3, loses_in_large_operation);
-    world.victim = 1;
-    world_run(&world);
-}
-END_TEST
-
 static bool waits_for_stopped(struct rank *me)
 {
     if (me->index == me->world->victim) {
@@ -170,18 +118,6 @@ static bool waits_for_stopped(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_TIMEOUT, "rank 1 did not reach operation 0");
 }
 
-START_TEST(stopped_rank_is_named_at_the_deadline)
-{
-    if (world_is_local()) {
-        return;
-    }
-    struct world world = world_make(3, waits_for_stopped);
-    world.victim = 1;
-    world.deadline_ms = 500;
-    world_run(&world);
-}
-END_TEST
-
 static bool misses_one(struct rank *me)
 {
     char name[24];
@@ -190,19 +126,10 @@ static bool misses_one(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_TIMEOUT, name);
 }
 
-START_TEST(open_names_the_rank_that_never_came)
-{
-    struct world world = world_make(3, misses_one);
-    world.absent = 2;
-    world.deadline_ms = 500;
-    world_run(&world);
-}
-END_TEST
-
 static bool aborts(struct rank *me)
 {
     float data[5] = {0};
-    msdu_op op = {.size = sizeof(op), .kind = MSDU_OP_ALLREDUCE, .count = 5, .recv = data};
+    msdu_op op = rank_sum(data, 5, 0);
     if (me->index == 1) {
         RANK_CHECK(me, rank_do(me, &op) == MSDU_OK);
         me->backend->abort(me->comm, MSDU_ERR_IO, "the disk is full");
@@ -212,13 +139,6 @@ static bool aborts(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_PEER_LOST, "rank 1") &&
            rank_expect(me, status, MSDU_ERR_PEER_LOST, "the disk is full");
 }
-
-START_TEST(abort_ends_operations_of_all_ranks_with_its_cause)
-{
-    struct world world = world_make(3, aborts);
-    world_run(&world);
-}
-END_TEST
 
 static bool aborts_for_all(struct rank *me)
 {
@@ -230,17 +150,10 @@ static bool aborts_for_all(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_NOT_FINITE, "tensor w2: element 7 is NaN");
 }
 
-START_TEST(abort_passes_on_what_all_ranks_find_by_themselves)
-{
-    struct world world = world_make(3, aborts_for_all);
-    world_run(&world);
-}
-END_TEST
-
 static bool leaves_early(struct rank *me)
 {
     float data[5] = {0};
-    msdu_op op = {.size = sizeof(op), .kind = MSDU_OP_ALLREDUCE, .count = 5, .recv = data};
+    msdu_op op = rank_sum(data, 5, 0);
     msdu_req *req = NULL;
     if (me->index == 1) {
         RANK_CHECK(me, me->backend->start(me->comm, &op, &req) == MSDU_OK);
@@ -248,49 +161,58 @@ static bool leaves_early(struct rank *me)
         me->comm = NULL;
         return true;
     }
-    if (me->index == 0) {
-        msdu_status status = reduce_until_failure(me, 0, 5);
-        return rank_expect(me, status, MSDU_ERR_PEER_LOST, "rank 1");
+    if (me->index == 2) { /* late, so that the operation cannot be complete when rank 1 leaves */
+        look_away(300);
     }
-    /* Rank 2 comes late, so that the operation cannot be complete when rank 1 leaves. */
-    const struct timespec later = {.tv_nsec = 300000000};
-    (void)nanosleep(&later, NULL);
     msdu_status status = reduce_until_failure(me, 0, 5);
     return rank_expect(me, status, MSDU_ERR_PEER_LOST, "rank 1");
 }
 
-START_TEST(rank_that_leaves_with_operations_in_flight_is_named)
+static const struct fault {
+    const char *what;
+    rank_body body;
+    int32_t ranks;
+    int32_t victim;
+    int32_t absent;
+    uint64_t deadline_ms;
+} faults[] = {
+    {"rank 0, killed, is named to all others", loses_one, 4, 0, -1, 20000},
+    {"rank 1, killed, is named to all others", loses_one, 4, 1, -1, 20000},
+    {"rank 2, killed, is named to all others", loses_one, 4, 2, -1, 20000},
+    {"rank 3, killed, is named to all others", loses_one, 4, 3, -1, 20000},
+    {"memory is left alone after a failure", loses_in_large_operation, 3, 1, -1, USUAL_MS},
+    {"a stopped rank is named at the deadline", waits_for_stopped, 3, 1, -1, 500},
+    {"open names the rank that never came", misses_one, 3, -1, 2, 500},
+    {"ranks that mean different operations are told", disagrees, 3, -1, -1, 500},
+    {"a difference that breaks a collective is told", disagrees_unheard, 4, -1, -1, USUAL_MS},
+    {"the deadline names the rank that did not start", waits_for_lazy, 3, -1, -1, 500},
+    {"abort passes on what all ranks find by themselves", aborts_for_all, 3, -1, -1, USUAL_MS},
+    {"abort ends operations of all ranks with its cause", aborts, 3, -1, -1, USUAL_MS},
+    {"who leaves with operations in flight is named", leaves_early, 3, -1, -1, USUAL_MS},
+};
+
+/* Under MPI a lost process is mpirun's affair: it ends the job, survivors and all, and before a
+ * group was joined nobody can say who is missing. A thread cannot be killed alone. */
+START_TEST(a_fault_is_named)
 {
-    struct world world = world_make(3, leaves_early);
+    const struct fault *fault = &faults[_i];
+    bool is_lost = fault->victim >= 0;
+    if (world_is_mpi() ? is_lost || fault->absent >= 0 : world_is_local() && is_lost) {
+        (void)printf("skipped under %s: %s\n", world_is_mpi() ? "MPI" : "local", fault->what);
+        return;
+    }
+    struct world world = world_make(fault->what, fault->body, fault->ranks);
+    world.victim = fault->victim;
+    world.absent = fault->absent;
+    world.deadline_ms = fault->deadline_ms;
     world_run(&world);
 }
 END_TEST
 
-/* Under MPI a lost process is mpirun's affair: it ends the job, survivors and all, and before a
- * group was joined nobody can say who is missing. */
-static void add_lost_processes(TCase *faults)
-{
-    if (world_is_mpi()) {
-        (void)printf("skipped under MPI: killed, stopped and absent processes (mpirun ends the "
-                     "job)\n");
-        return;
-    }
-    tcase_add_loop_test(faults, killed_rank_is_named_to_all_others, 0, 4);
-    tcase_add_test(faults, memory_is_left_alone_after_a_failure);
-    tcase_add_test(faults, stopped_rank_is_named_at_the_deadline);
-    tcase_add_test(faults, open_names_the_rank_that_never_came);
-}
-
 TCase *backend_faults(void)
 {
-    TCase *faults = tcase_create("faults");
-    tcase_set_timeout(faults, 120);
-    add_lost_processes(faults);
-    tcase_add_test(faults, ranks_that_mean_different_operations_are_told);
-    tcase_add_test(faults, difference_that_breaks_a_collective_is_told);
-    tcase_add_test(faults, deadline_names_the_rank_that_did_not_start);
-    tcase_add_test(faults, abort_passes_on_what_all_ranks_find_by_themselves);
-    tcase_add_test(faults, abort_ends_operations_of_all_ranks_with_its_cause);
-    tcase_add_test(faults, rank_that_leaves_with_operations_in_flight_is_named);
-    return faults;
+    TCase *tcase = tcase_create("faults");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, a_fault_is_named, 0, (int)(sizeof(faults) / sizeof(faults[0])));
+    return tcase;
 }

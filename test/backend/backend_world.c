@@ -87,6 +87,15 @@ bool rank_failed(struct rank *me, const char *format, ...)
     return false;
 }
 
+msdu_op rank_sum(float *data, uint64_t count, uint64_t sequence)
+{
+    return (msdu_op){.size = sizeof(msdu_op),
+                     .kind = MSDU_OP_ALLREDUCE,
+                     .sequence = sequence,
+                     .count = count,
+                     .recv = data};
+}
+
 msdu_status rank_finish(struct rank *me, msdu_req *req)
 {
     msdu_status status = MSDU_IN_PROGRESS;
@@ -116,9 +125,10 @@ bool rank_expect(struct rank *me, msdu_status status, msdu_status wanted, const 
     return true;
 }
 
-struct world world_make(int32_t ranks, rank_body body)
+struct world world_make(const char *what, rank_body body, int32_t ranks)
 {
-    struct world world = {.ranks = ranks,
+    struct world world = {.what = what,
+                          .ranks = ranks,
                           .absent = -1,
                           .victim = -1,
                           .lanes = 2,
@@ -348,14 +358,16 @@ void world_run(struct world *world)
     for (int32_t i = 0; i < world->ranks; i++) {
         const struct report *report = &world->reports[i];
         if (i != world->absent && i != world->victim) {
-            ck_assert_msg(report->is_good, "rank %" PRId32 ": %s", i, report->text);
+            ck_assert_msg(report->is_good, "%s: rank %" PRId32 ": %s", world->what, i,
+                          report->text);
         }
     }
     int32_t first = world->absent == 0 || world->victim == 0 ? 1 : 0;
     for (int32_t i = 0; i < world->ranks; i++) {
         if (i != world->absent && i != world->victim) {
             ck_assert_msg(world->reports[i].hash == world->reports[first].hash,
-                          "ranks %" PRId32 " and %" PRId32 " have different results", first, i);
+                          "%s: ranks %" PRId32 " and %" PRId32 " have different results",
+                          world->what, first, i);
         }
     }
     (void)munmap(world->reports, bytes);

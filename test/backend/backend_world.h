@@ -23,6 +23,7 @@ struct report {
 };
 
 struct world {
+    const char *what; /* the case, for messages */
     int32_t ranks;
     int32_t absent; /* a rank that never comes, or -1 */
     int32_t victim; /* a rank that is expected to be killed or stopped, or -1 */
@@ -51,7 +52,7 @@ struct rank {
 };
 
 /* A job of so many ranks with usual settings. */
-struct world world_make(int32_t ranks, rank_body body);
+struct world world_make(const char *what, rank_body body, int32_t ranks);
 
 /* Run it and assert that no rank but the victim failed. */
 void world_run(struct world *world);
@@ -80,6 +81,9 @@ const char *world_error(void);
 
 /* Note a failure; returns false. */
 bool rank_failed(struct rank *me, const char *format, ...) MSDU_PRINTF(2, 3);
+
+/* The usual operation: a sum of float32 in lane 0. */
+msdu_op rank_sum(float *data, uint64_t count, uint64_t sequence);
 
 /* Start, and finish with wait() until the operation ended. */
 msdu_status rank_finish(struct rank *me, msdu_req *req);

@@ -155,58 +155,32 @@ static void check_ways(const msdu__setting *row, unsigned first, unsigned second
                   row->name, first, second, printed, samples[wanted].printed);
 }
 
-static void check_all_ways(unsigned first, unsigned second, int wanted)
+/* The struct, then the file, then the environment: who comes later wins. */
+static const struct {
+    unsigned first, second;
+    int wanted;
+} ways[] = {
+    {BY_STRUCT, 0, 0},
+    {BY_FILE, 0, 0},
+    {BY_ENVIRONMENT, 0, 0},
+    {BY_STRUCT, BY_FILE, 1},
+    {BY_FILE, BY_STRUCT, 0},
+    {BY_STRUCT, BY_ENVIRONMENT, 1},
+    {BY_ENVIRONMENT, BY_STRUCT, 0},
+    {BY_FILE, BY_ENVIRONMENT, 1},
+    {BY_ENVIRONMENT, BY_FILE, 0},
+    {BY_STRUCT | BY_FILE, BY_ENVIRONMENT, 1},
+};
+#define WAYS ((int)(sizeof(ways) / sizeof(ways[0])))
+
+START_TEST(every_setting_is_read_and_the_later_way_wins)
 {
     const msdu__setting *row = NULL;
     for (size_t i = 0; (row = msdu__setting_at(i)) != NULL; i++) {
         if ((row->flags & MSDU__SETTING_NO_FILE) == 0) {
-            check_ways(row, first, second, wanted);
+            check_ways(row, ways[_i].first, ways[_i].second, ways[_i].wanted);
         }
     }
-}
-
-START_TEST(every_setting_is_read_from_the_struct)
-{
-    check_all_ways(BY_STRUCT, 0, 0);
-}
-END_TEST
-
-START_TEST(every_setting_is_read_from_the_file)
-{
-    check_all_ways(BY_FILE, 0, 0);
-}
-END_TEST
-
-START_TEST(every_setting_is_read_from_the_environment)
-{
-    check_all_ways(BY_ENVIRONMENT, 0, 0);
-}
-END_TEST
-
-START_TEST(the_file_wins_over_the_struct)
-{
-    check_all_ways(BY_STRUCT, BY_FILE, 1);
-    check_all_ways(BY_FILE, BY_STRUCT, 0);
-}
-END_TEST
-
-START_TEST(the_environment_wins_over_the_struct)
-{
-    check_all_ways(BY_STRUCT, BY_ENVIRONMENT, 1);
-    check_all_ways(BY_ENVIRONMENT, BY_STRUCT, 0);
-}
-END_TEST
-
-START_TEST(the_environment_wins_over_the_file)
-{
-    check_all_ways(BY_FILE, BY_ENVIRONMENT, 1);
-    check_all_ways(BY_ENVIRONMENT, BY_FILE, 0);
-}
-END_TEST
-
-START_TEST(the_environment_wins_over_file_and_struct)
-{
-    check_all_ways(BY_STRUCT | BY_FILE, BY_ENVIRONMENT, 1);
 }
 END_TEST
 
@@ -240,21 +214,6 @@ START_TEST(a_line_of_the_struct_may_be_as_long_as_a_setting)
     ck_assert_uint_eq(strlen(settings.trace_file), MSDU__SETTING_BYTES - 1);
     text[strlen(text)] = 'a';
     expect_failure(&config, "msdu_config.settings:1: trace_file|too long");
-}
-END_TEST
-
-START_TEST(a_bad_line_of_the_struct_is_refused)
-{
-    msdu_config config = {.size = sizeof(config), .settings = "window = 2\nwindov = 3\n"};
-    expect_failure(&config, "msdu_config.settings:2|windov|did you mean 'window'");
-    config.settings = "window = many";
-    expect_failure(&config, "msdu_config.settings:1: window|'many'|1 .. 64");
-    config.settings = "config_file = other.ini";
-    expect_failure(&config, "no line of settings: 'config_file'");
-    config.settings = "\nlanes\n";
-    expect_failure(&config, "msdu_config.settings:2|name = value|'lanes'");
-    config.settings = "window = 2\nwindow = 3\n";
-    expect_failure(&config, "msdu_config.settings:2|second value");
 }
 END_TEST
 
@@ -339,7 +298,7 @@ START_TEST(a_bad_field_of_the_struct_is_named)
 }
 END_TEST
 
-START_TEST(a_bad_file_is_refused_with_its_line)
+START_TEST(a_bad_line_is_refused_with_its_place)
 {
     static const struct {
         const char *text, *words;
@@ -351,12 +310,20 @@ START_TEST(a_bad_file_is_refused_with_its_line)
         {"lanes\nwindow = many\n", ".ini:1|name = value"},
         {"window = 2\nwindow = 3\n", ".ini:2|second value"},
         {"attach_learn = 8\n", ".ini:1|no line of settings: 'attach_learn'"},
+        {"window = 2\nwindov = 3\n", "msdu_config.settings:2|windov|did you mean 'window'"},
+        {"window = many", "msdu_config.settings:1: window|'many'|1 .. 64"},
+        {"config_file = other.ini", "no line of settings: 'config_file'"},
+        {"\nlanes\n", "msdu_config.settings:2|name = value|'lanes'"},
+        {"window = 2\nwindow = 3\n", "msdu_config.settings:2|second value"},
     };
     msdu_config config = {.size = sizeof(config)};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        config.config_file = ini_file(bad[i].text);
+        bool is_file = strncmp(bad[i].words, ".ini", 4) == 0;
+        config.config_file = is_file ? ini_file(bad[i].text) : NULL;
+        config.settings = is_file ? NULL : bad[i].text;
         expect_failure(&config, bad[i].words);
     }
+    config.settings = NULL;
     char line[700];
     memset(line, 'a', sizeof(line) - 1);
     memcpy(line, "job = ", 6);
@@ -383,28 +350,20 @@ START_TEST(a_missing_file_is_not_found)
 {
     msdu__settings settings;
     setenv("MSDU_CONFIG", "/nonexistent/msdu.ini", 1);
-    ck_assert_int_eq(load(NULL, &settings), MSDU_ERR_NOT_FOUND);
-    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "/nonexistent/msdu.ini"));
+    expect_status(load(NULL, &settings), MSDU_ERR_NOT_FOUND, "/nonexistent/msdu.ini");
 }
 END_TEST
 
 static void add_tests(TCase *tcase)
 {
-    tcase_add_test(tcase, every_setting_is_read_from_the_struct);
-    tcase_add_test(tcase, every_setting_is_read_from_the_file);
-    tcase_add_test(tcase, every_setting_is_read_from_the_environment);
-    tcase_add_test(tcase, the_file_wins_over_the_struct);
-    tcase_add_test(tcase, the_environment_wins_over_the_struct);
-    tcase_add_test(tcase, the_environment_wins_over_the_file);
-    tcase_add_test(tcase, the_environment_wins_over_file_and_struct);
+    tcase_add_loop_test(tcase, every_setting_is_read_and_the_later_way_wins, 0, WAYS);
     tcase_add_test(tcase, lines_of_the_struct_win_over_its_fields_and_can_say_zero);
     tcase_add_test(tcase, a_line_of_the_struct_may_be_as_long_as_a_setting);
-    tcase_add_test(tcase, a_bad_line_of_the_struct_is_refused);
     tcase_add_test(tcase, every_default_is_the_documented_one);
     tcase_add_test(tcase, each_kind_of_bad_value_is_named_with_its_range);
     tcase_add_test(tcase, a_bad_value_names_the_rank_where_it_is_known);
     tcase_add_test(tcase, a_bad_field_of_the_struct_is_named);
-    tcase_add_test(tcase, a_bad_file_is_refused_with_its_line);
+    tcase_add_test(tcase, a_bad_line_is_refused_with_its_place);
     tcase_add_test(tcase, a_good_file_may_have_comments_sections_and_no_section);
     tcase_add_test(tcase, a_missing_file_is_not_found);
 }

@@ -23,14 +23,17 @@ typedef struct outcome {
     char text[512];
 } outcome;
 
+struct trial;
+/* Change the bytes of attempt `index`; they are a copy, *bytes may shrink. NULL: no state. */
+typedef unsigned char *spoiler(const struct trial *trial, int rank, int index, unsigned char *state,
+                               size_t *bytes);
+
 /* What ranks do in one job: attempts with spoiled states, then the good one. */
 typedef struct trial {
     const kit_save *save;
     const kit_save *other; /* a save to mix with */
     int attempts;
-    /* Change the bytes of attempt `index`; they are a copy, *bytes may shrink. NULL: no state. */
-    unsigned char *(*spoil)(const struct trial *trial, int rank, int index, unsigned char *state,
-                            size_t *bytes);
+    spoiler *spoil;
     bool is_hopeless; /* the good state does not fit either */
     outcome outcomes[RANKS][TRIES];
 } trial;
@@ -81,28 +84,28 @@ static void go(const ranks_job *job, trial *t)
     ranks_free(&run);
 }
 
+static void check_one(const trial *t, int index, int rank, msdu_status status, const char *words)
+{
+    const outcome *out = &t->outcomes[rank][index];
+    ck_assert_msg(out->status == status && strstr(out->text, words) != NULL,
+                  "attempt %d, rank %d: %s: no '%s' in '%s'", index, rank,
+                  msdu_status_name(out->status), words, out->text);
+}
+
 /* The rank that had a bad state says why; the others, that it had. */
 static void check_outcome(const trial *t, int index, int bad, msdu_status status, const char *why)
 {
     for (int rank = 0; rank < RANKS; rank++) {
-        const outcome *out = &t->outcomes[rank][index];
-        const char *needle = rank == bad ? why : "could not take its state";
-        ck_assert_msg(out->status == (rank == bad ? status : MSDU_ERR_MISMATCH),
-                      "attempt %d, rank %d: %s: %s", index, rank, msdu_status_name(out->status),
-                      out->text);
-        ck_assert_msg(strstr(out->text, needle) != NULL, "attempt %d, rank %d: no '%s' in '%s'",
-                      index, rank, needle, out->text);
+        bool is_bad = rank == bad;
+        check_one(t, index, rank, is_bad ? status : MSDU_ERR_MISMATCH,
+                  is_bad ? why : "could not take its state");
     }
 }
 
-static void check_all(const trial *t, int index, msdu_status status, const char *needle)
+static void check_all(const trial *t, int ranks, msdu_status status, const char *words)
 {
-    for (int rank = 0; rank < RANKS; rank++) {
-        const outcome *out = &t->outcomes[rank][index];
-        ck_assert_msg(out->status == status, "attempt %d, rank %d: %s: %s", index, rank,
-                      msdu_status_name(out->status), out->text);
-        ck_assert_msg(strstr(out->text, needle) != NULL, "attempt %d, rank %d: no '%s' in '%s'",
-                      index, rank, needle, out->text);
+    for (int rank = 0; rank < ranks; rank++) {
+        check_one(t, 0, rank, status, words);
     }
 }
 
@@ -113,6 +116,23 @@ static ranks_job delayed_job(void)
     job.config.correct = "outer";
     job.steps = 26;
     return job;
+}
+
+/* Attempts with states of the delayed job, spoiled; the trial is that of this process. */
+static const trial *spoil_all(int attempts, spoiler *spoil, int other_at)
+{
+    static trial t;
+    kit_save save;
+    kit_save other;
+    ranks_job job = delayed_job();
+    kit_interrupt(&job, AT, &save);
+    kit_interrupt(&job, other_at, &other);
+    t = (trial){.save = &save, .other = &other, .attempts = attempts, .spoil = spoil};
+    go(&job, &t);
+    t.save = t.other = NULL;
+    kit_free(&save);
+    kit_free(&other);
+    return &t;
 }
 
 /* --- damage --- */
@@ -131,17 +151,11 @@ static unsigned char *cut_off(const trial *t, int rank, int index, unsigned char
 
 START_TEST(cut_off_states_are_refused)
 {
-    kit_save save;
-    ranks_job job = delayed_job();
-    static trial t;
-    kit_interrupt(&job, AT, &save);
-    t = (trial){.save = &save, .attempts = 12, .spoil = cut_off};
-    go(&job, &t);
-    for (int i = 0; i < t.attempts; i++) {
+    const trial *t = spoil_all(12, cut_off, AT);
+    for (int i = 0; i < t->attempts; i++) {
         bool has_frame = i >= 6 && i != 11;
-        check_outcome(&t, i, 1, MSDU_ERR_INVALID, has_frame ? "were given" : "no state of msdu");
+        check_outcome(t, i, 1, MSDU_ERR_INVALID, has_frame ? "were given" : "no state of msdu");
     }
-    kit_free(&save);
 }
 END_TEST
 
@@ -158,18 +172,12 @@ static unsigned char *flip(const trial *t, int rank, int index, unsigned char *s
 
 START_TEST(flipped_bits_are_found)
 {
-    kit_save save;
-    ranks_job job = delayed_job();
-    static trial t;
-    kit_interrupt(&job, AT, &save);
-    t = (trial){.save = &save, .attempts = TRIES, .spoil = flip};
-    go(&job, &t);
-    for (int i = 0; i < t.attempts; i++) {
+    const trial *t = spoil_all(TRIES, flip, AT);
+    for (int i = 0; i < t->attempts; i++) {
         bool is_format = i == 1;
-        check_outcome(&t, i, 2, is_format ? MSDU_ERR_UNSUPPORTED : MSDU_ERR_INVALID,
+        check_outcome(t, i, 2, is_format ? MSDU_ERR_UNSUPPORTED : MSDU_ERR_INVALID,
                       is_format ? "has format " : "rank 2: ");
     }
-    kit_free(&save);
 }
 END_TEST
 
@@ -187,21 +195,13 @@ static unsigned char *exchange(const trial *t, int rank, int index, unsigned cha
 
 START_TEST(every_rank_takes_its_own_state)
 {
-    kit_save save;
-    ranks_job job = delayed_job();
-    static trial t;
-    kit_interrupt(&job, AT, &save);
-    t = (trial){.save = &save, .attempts = 1, .spoil = exchange};
-    go(&job, &t);
+    const trial *t = spoil_all(1, exchange, AT);
     for (int rank = 0; rank < RANKS; rank++) {
-        char needle[64];
-        snprintf(needle, sizeof(needle), "rank %d: this is the state of rank %d", rank,
+        char words[64];
+        snprintf(words, sizeof(words), "rank %d: this is the state of rank %d", rank,
                  (rank + 1) % RANKS);
-        ck_assert_int_eq(t.outcomes[rank][0].status, MSDU_ERR_MISMATCH);
-        ck_assert_msg(strstr(t.outcomes[rank][0].text, needle) != NULL, "%s",
-                      t.outcomes[rank][0].text);
+        check_one(t, 0, rank, MSDU_ERR_MISMATCH, words);
     }
-    kit_free(&save);
 }
 END_TEST
 
@@ -215,71 +215,51 @@ static unsigned char *mix(const trial *t, int rank, int index, unsigned char *st
     return t->other->rank[2].state;
 }
 
-static void check_mixed(int at, const char *needle)
-{
-    kit_save save;
-    kit_save other;
-    ranks_job job = delayed_job();
-    static trial t;
-    kit_interrupt(&job, AT, &save);
-    kit_interrupt(&job, at, &other);
-    t = (trial){.save = &save, .other = &other, .attempts = 1, .spoil = mix};
-    go(&job, &t);
-    check_all(&t, 0, MSDU_ERR_MISMATCH, needle);
-    kit_free(&save);
-    kit_free(&other);
-}
-
 START_TEST(all_states_are_of_one_step)
 {
-    check_mixed(AT - 1, "ranks 0 and 2 disagree: rank 0 has the state of step 17, rank 2 that of "
-                        "step 16");
+    check_all(spoil_all(1, mix, AT - 1), RANKS, MSDU_ERR_MISMATCH,
+              "ranks 0 and 2 disagree: rank 0 has the state of step 17, rank 2 that of step 16");
 }
 END_TEST
 
 START_TEST(all_states_are_of_one_run)
 {
-    check_mixed(AT, "ranks 0 and 2 disagree: their states of step 17 are of different runs");
+    check_all(spoil_all(1, mix, AT), RANKS, MSDU_ERR_MISMATCH,
+              "ranks 0 and 2 disagree: their states of step 17 are of different runs");
 }
 END_TEST
 
 /* --- other contexts --- */
 
-static void check_job(const ranks_job *saved, const ranks_job *job, const char *needle)
+static void check_job(const ranks_job *job, const char *words)
 {
     kit_save save;
     static trial t;
-    kit_interrupt(saved, AT, &save);
+    ranks_job saved = delayed_job();
+    kit_interrupt(&saved, AT, &save);
     t = (trial){.save = &save, .attempts = 1, .is_hopeless = true};
     go(job, &t);
-    for (int rank = 0; rank < job->ranks; rank++) {
-        const outcome *out = &t.outcomes[rank][0];
-        ck_assert_msg(out->status == MSDU_ERR_MISMATCH, "rank %d: %s: %s", rank,
-                      msdu_status_name(out->status), out->text);
-        ck_assert_msg(strstr(out->text, needle) != NULL, "no '%s' in '%s'", needle, out->text);
-    }
+    check_all(&t, job->ranks, MSDU_ERR_MISMATCH, words);
     kit_free(&save);
 }
 
 START_TEST(settings_are_those_of_the_state)
 {
-    ranks_job saved = delayed_job();
     ranks_job job = delayed_job();
     job.config.interval_steps = 6;
-    check_job(&saved, &job,
+    check_job(&job,
               "the state was saved with 'interval_steps 5', this context has 'interval_steps 6'");
     job = delayed_job();
     job.config.wire = "int2";
-    check_job(&saved, &job, "saved with 'wire int4', this context has 'wire int2'");
+    check_job(&job, "saved with 'wire int4', this context has 'wire int2'");
 }
 END_TEST
 
 START_TEST(the_number_of_ranks_is_that_of_the_state)
 {
-    ranks_job saved = delayed_job();
     ranks_job job = delayed_job();
     job.ranks = 2;
-    check_job(&saved, &job, "saved with 'ranks 3', this context has 'ranks 2'");
+    check_job(&job, "saved with 'ranks 3', this context has 'ranks 2'");
 }
 END_TEST
 
@@ -288,15 +268,13 @@ START_TEST(tensors_are_those_of_the_state)
     static const ranks_tensor larger[] = {
         {.count = 1}, {.count = 7}, {.count = 257}, {.count = 600}, {.count = 900},
     };
-    ranks_job saved = delayed_job();
     ranks_job job = delayed_job();
     job.tensors = larger;
-    check_job(&saved, &job,
-              "saved with 'tensor 2 'tensor2' count 256 dtype float32 role model priority 0 "
-              "parameter gradient', this context has 'tensor 2 'tensor2' count 257 ");
+    check_job(&job, "saved with 'tensor 2 'tensor2' count 256 dtype float32 role model priority 0 "
+                    "parameter gradient', this context has 'tensor 2 'tensor2' count 257 ");
     job = delayed_job();
     job.tensor_count--;
-    check_job(&saved, &job, "saved with 'tensors 5', this context has 'tensors 4'");
+    check_job(&job, "saved with 'tensors 5', this context has 'tensors 4'");
 }
 END_TEST
 
@@ -402,7 +380,7 @@ START_TEST(a_state_is_set_once)
     job.started = set_again;
     job.user = &t;
     ck_assert(ranks_go(&job, &run));
-    check_all(&t, 0, MSDU_ERR_STATE, "a state is set once");
+    check_all(&t, RANKS, MSDU_ERR_STATE, "a state is set once");
     ck_assert_int_eq(ranks_failed(&run, RANKS), -1);
     ranks_free(&run);
     kit_free(&save);

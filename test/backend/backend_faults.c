@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conformance of a backend when things go wrong: ranks that differ, lag, die, stop or leave. */
 #include "backend_world.h"
+#include "suite.h"
 
 #include <check.h>
 #include <inttypes.h>
@@ -213,6 +214,6 @@ TCase *backend_faults(void)
 {
     TCase *tcase = tcase_create("faults");
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, a_fault_is_named, 0, (int)(sizeof(faults) / sizeof(faults[0])));
+    suite_table(tcase, a_fault_is_named, faults);
     return tcase;
 }

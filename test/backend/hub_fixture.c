@@ -118,17 +118,19 @@ void member_join(struct member *member)
     ck_assert_int_eq(pthread_join(member->thread, NULL), 0);
 }
 
+void member_admitted(struct member *member)
+{
+    member_join(member);
+    ck_assert_msg(member->status == MSDU_OK, "rank %d: %s", (int)member->host.rank, member->text);
+}
+
 void job_open(struct job *job)
 {
     for (int32_t rank = 0; rank < job->ranks; rank++) {
         member_open(&job->members[rank]);
     }
     for (int32_t rank = 0; rank < job->ranks; rank++) {
-        member_join(&job->members[rank]);
-    }
-    for (int32_t rank = 0; rank < job->ranks; rank++) {
-        ck_assert_msg(job->members[rank].status == MSDU_OK, "rank %d: %s", (int)rank,
-                      job->members[rank].text);
+        member_admitted(&job->members[rank]);
     }
 }
 

@@ -34,6 +34,8 @@ void job_make(struct job *job, int32_t ranks);
 /* Open a member in a thread of its own; wait for the end of it. */
 void member_open(struct member *member);
 void member_join(struct member *member);
+/* The same, and assert that it is there. */
+void member_admitted(struct member *member);
 
 /* A member with this rank that is not one of the job's own. */
 struct member stranger(const struct job *job, int32_t rank);

@@ -2,6 +2,7 @@
 /* The hub once ranks were admitted: missing, lost, aborting and lagging ones. */
 #include "backend/rendezvous/net.h"
 #include "hub_fixture.h"
+#include "suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -163,7 +164,6 @@ TCase *hub_life(void)
     tcase_add_loop_test(life, lost_rank_is_named_to_all_others, 0, 4);
     tcase_add_test(life, abort_tells_its_cause_to_all);
     tcase_add_test(life, a_slow_rank_is_waited_for);
-    tcase_add_loop_test(life, stall_names_the_ranks_behind, 0,
-                        (int)(sizeof(stalls) / sizeof(stalls[0])));
+    suite_table(life, stall_names_the_ranks_behind, stalls);
     return life;
 }

@@ -215,11 +215,8 @@ TCase *hub_redis(void)
     }
     tcase_set_timeout(redis, 60);
     tcase_add_checked_fixture(redis, NULL, stop_server);
-    tcase_add_loop_test(redis, ranks_meet_by_redis_with_the_right_login_only, 0,
-                        (int)(sizeof(logins) / sizeof(logins[0])));
-    tcase_add_loop_test(redis, what_is_no_redis_is_an_error_within_the_deadline, 0,
-                        (int)(sizeof(speeches) / sizeof(speeches[0])));
-    tcase_add_loop_test(redis, bad_address_of_redis_is_refused_without_its_password, 0,
-                        (int)(sizeof(bad_urls) / sizeof(bad_urls[0])));
+    suite_table(redis, ranks_meet_by_redis_with_the_right_login_only, logins);
+    suite_table(redis, what_is_no_redis_is_an_error_within_the_deadline, speeches);
+    suite_table(redis, bad_address_of_redis_is_refused_without_its_password, bad_urls);
     return redis;
 }

@@ -427,8 +427,7 @@ int main(void)
     Suite *suite = suite_create("backend");
     TCase *data = suite_case(suite, "data", 120, NULL, NULL);
     tcase_add_loop_test(data, all_counts_and_shares_move_with_equal_bits, 1, 6);
-    tcase_add_loop_test(data, operations_are_carried_out_and_told, 0,
-                        (int)(sizeof(cases) / sizeof(cases[0])));
+    suite_table(data, operations_are_carried_out_and_told, cases);
     suite_add_tcase(suite, backend_faults());
     return suite_run(suite);
 }

@@ -20,21 +20,24 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define SCANS     50 /* fewer than may be pending at once */
 
-/* Open all ranks but one, which is opened by job_complete(). */
-static void job_begin(struct job *job)
+/* Open all ranks but one, which is opened by job_complete(); returns the hub's port. */
+static int job_begin(struct job *job, int32_t ranks, const char *secret)
 {
-    for (int32_t rank = 0; rank < job->ranks - 1; rank++) {
+    job_make(job, ranks);
+    for (int32_t rank = 0; rank < ranks; rank++) {
+        job->members[rank].host.secret = secret;
+    }
+    for (int32_t rank = 0; rank < ranks - 1; rank++) {
         member_open(&job->members[rank]);
     }
+    return job_port(job);
 }
 
 static void job_complete(struct job *job)
 {
     member_open(&job->members[job->ranks - 1]);
     for (int32_t rank = 0; rank < job->ranks; rank++) {
-        member_join(&job->members[rank]);
-        ck_assert_msg(job->members[rank].status == MSDU_OK, "rank %d: %s", (int)rank,
-                      job->members[rank].text);
+        member_admitted(&job->members[rank]);
     }
 }
 
@@ -113,18 +116,13 @@ static const struct {
 START_TEST(process_that_does_not_belong_is_refused_with_the_cause)
 {
     struct job job;
-    job_make(&job, 3);
-    for (int32_t rank = 0; rank < job.ranks; rank++) {
-        job.members[rank].host.secret = "open sesame";
-    }
-    job_begin(&job);
-    (void)job_port(&job);
+    int port = job_begin(&job, 3, "open sesame");
     struct member other = stranger(&job, refusals[_i].rank);
     other.host.job = refusals[_i].job;
     other.host.secret = refusals[_i].secret;
     other.host.ranks = refusals[_i].ranks;
     char url[JOB_RANKS_MAX * 8];
-    (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%d", job_port(&job));
+    (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%d", port);
     other.host.rendezvous = url;
     if (strstr(refusals[_i].cause, "taken") != NULL) {
         job_complete(&job); /* only then it is certain who is rank 1 */
@@ -145,9 +143,7 @@ START_TEST(garbage_is_dropped_with_one_line)
     struct job job;
     char garbage[2000];
     memset(garbage, 'G', sizeof(garbage));
-    job_make(&job, 2);
-    job_begin(&job);
-    int fd = connect_raw(job_port(&job));
+    int fd = connect_raw(job_begin(&job, 2, NULL));
     ck_assert_int_eq(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
     ck_assert_int_eq(log_wait("not a rank of a job", 1), 1);
     job_complete(&job);
@@ -160,9 +156,7 @@ END_TEST
 START_TEST(slow_stray_holds_nobody_up_and_is_dropped)
 {
     struct job job;
-    job_make(&job, 3);
-    job_begin(&job);
-    int fd = connect_raw(job_port(&job));
+    int fd = connect_raw(job_begin(&job, 3, NULL));
     ck_assert_int_eq(send(fd, MSDU__HUB_MAGIC, 3, MSG_NOSIGNAL), 3);
     job_complete(&job);
     ck_assert_int_eq(log_count(""), 0); /* the job stands before the stray's time is over */
@@ -176,9 +170,7 @@ END_TEST
 START_TEST(port_scan_during_rendezvous_is_logged_and_harmless)
 {
     struct job job;
-    job_make(&job, 4);
-    job_begin(&job);
-    int port = job_port(&job);
+    int port = job_begin(&job, 4, NULL);
     for (int i = 0; i < SCANS; i++) {
         (void)close(connect_raw(port));
     }
@@ -194,9 +186,7 @@ START_TEST(more_strays_than_places_do_not_keep_ranks_out)
 {
     struct job job;
     int fds[2 * MSDU__PENDING_MAX];
-    job_make(&job, 2);
-    job_begin(&job);
-    int port = job_port(&job);
+    int port = job_begin(&job, 2, NULL);
     for (int i = 0; i < 2 * MSDU__PENDING_MAX; i++) {
         fds[i] = connect_raw(port);
     }
@@ -219,8 +209,7 @@ START_TEST(malformed_message_of_an_admitted_rank_ends_the_group)
     int fd = connect_raw(job_port(&job));
     uint64_t until_ns = msdu__clock_now() + 5 * SECOND_NS;
     ck_assert_int_eq(msdu__auth_client(fd, &job.members[1].host, NULL, until_ns, cause), MSDU_OK);
-    member_join(&job.members[0]);
-    ck_assert_int_eq(job.members[0].status, MSDU_OK);
+    member_admitted(&job.members[0]);
     ck_assert(msdu__net_send(fd, &head, sizeof(head), until_ns));
     expect_verdict(&job.members[0], MSDU_ERR_PEER_LOST, "rank 1 was lost (it sent a malformed");
     msdu__hub_close(job.members[0].hub);
@@ -297,50 +286,37 @@ START_TEST(unreachable_address_is_named_with_its_cause)
 }
 END_TEST
 
-/* Write what a rank 0 that is gone would have left behind. */
-static void write_stale(const struct job *job, int port)
+/* Begin with what a rank 0 that is gone would have left behind; rank 0 comes after rank 1 has
+ * looked there. */
+static void meet_after(int stale_port, int lines)
 {
+    struct job job;
     char path[128];
-    (void)snprintf(path, sizeof(path), "%s/digits.msdu", job->folder);
+    job_make(&job, 2);
+    (void)snprintf(path, sizeof(path), "%s/digits.msdu", job.folder);
     FILE *file = fopen(path, "w");
     ck_assert_ptr_nonnull(file);
-    (void)fprintf(file, "msdu1 127.0.0.1 %d 00112233445566778899aabbccddeeff\n", port);
+    (void)fprintf(file, "msdu1 127.0.0.1 %d 00112233445566778899aabbccddeeff\n", stale_port);
     (void)fclose(file);
+    member_open(&job.members[1]);
+    msdu__net_sleep(SECOND_NS / 10);
+    ck_assert_int_ge(log_wait("dropped", lines), lines); /* by an old run's hub */
+    member_open(&job.members[0]);
+    member_admitted(&job.members[0]);
+    member_admitted(&job.members[1]);
+    job_close(&job);
 }
 
 START_TEST(stale_file_is_waited_out)
 {
-    struct job job;
-    job_make(&job, 2);
-    write_stale(&job, free_port());
-    member_open(&job.members[1]);
-    const struct timespec later = {.tv_nsec = 100000000};
-    (void)nanosleep(&later, NULL);
-    member_open(&job.members[0]);
-    member_join(&job.members[0]);
-    member_join(&job.members[1]);
-    ck_assert_int_eq(job.members[0].status, MSDU_OK);
-    ck_assert_int_eq(job.members[1].status, MSDU_OK);
-    job_close(&job);
+    meet_after(free_port(), 0);
 }
 END_TEST
 
 START_TEST(stale_file_that_leads_to_another_run_is_waited_out)
 {
     struct job old;
-    struct job job;
-    job_make(&old, 2);
-    job_begin(&old);
-    job_make(&job, 2);
-    write_stale(&job, job_port(&old));
-    member_open(&job.members[1]);
-    ck_assert_int_ge(log_wait("dropped", 1), 1); /* by the old run's hub */
-    member_open(&job.members[0]);
-    member_join(&job.members[0]);
-    member_join(&job.members[1]);
-    ck_assert_int_eq(job.members[0].status, MSDU_OK);
-    ck_assert_msg(job.members[1].status == MSDU_OK, "%s", job.members[1].text);
-    job_close(&job);
+    meet_after(job_begin(&old, 2, NULL), 1);
     job_complete(&old);
     job_close(&old);
 }
@@ -351,9 +327,7 @@ START_TEST(notice_is_for_its_user_only)
     struct job job;
     struct stat about;
     char path[128];
-    job_make(&job, 2);
-    job_begin(&job);
-    (void)job_port(&job);
+    (void)job_begin(&job, 2, NULL);
     (void)snprintf(path, sizeof(path), "%s/digits.msdu", job.folder);
     ck_assert_int_eq(stat(path, &about), 0);
     ck_assert_uint_eq(about.st_mode & 0777, 0600);
@@ -395,8 +369,7 @@ static void add_admission(Suite *suite)
     tcase_add_test(admission, all_ranks_meet_by_an_address);
     tcase_add_test(admission, interface_binds_to_its_address);
     tcase_add_test(admission, unknown_interface_is_an_error);
-    tcase_add_loop_test(admission, process_that_does_not_belong_is_refused_with_the_cause, 0,
-                        (int)(sizeof(refusals) / sizeof(refusals[0])));
+    suite_table(admission, process_that_does_not_belong_is_refused_with_the_cause, refusals);
     tcase_add_test(admission, garbage_is_dropped_with_one_line);
     tcase_add_test(admission, slow_stray_holds_nobody_up_and_is_dropped);
     tcase_add_test(admission, port_scan_during_rendezvous_is_logged_and_harmless);
@@ -407,8 +380,7 @@ static void add_admission(Suite *suite)
     tcase_add_test(admission, stale_file_is_waited_out);
     tcase_add_test(admission, stale_file_that_leads_to_another_run_is_waited_out);
     tcase_add_test(admission, notice_is_for_its_user_only);
-    tcase_add_loop_test(admission, bad_rendezvous_is_an_error_with_advice, 0,
-                        (int)(sizeof(bad_urls) / sizeof(bad_urls[0])));
+    suite_table(admission, bad_rendezvous_is_an_error_with_advice, bad_urls);
 }
 
 int main(void)

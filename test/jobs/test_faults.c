@@ -312,8 +312,7 @@ int main(void)
     TCase *lost = suite_case(suite, "lost", 60, NULL, job_free_all);
     tcase_add_test(lost, killed_in_a_parameter_round_leaves_parameters_whole);
     tcase_add_test(lost, killed_in_a_gradient_round_leaves_parameters_whole);
-    tcase_add_loop_test(lost, killed_in_any_other_round_leaves_parameters_whole, 0,
-                        (int)(sizeof(kills) / sizeof(kills[0])));
+    suite_table(lost, killed_in_any_other_round_leaves_parameters_whole, kills);
     tcase_add_loop_test(lost, killed_at_any_time_leaves_parameters_whole, 0, KILLS);
     tcase_add_test(lost, early_exit_is_a_lost_rank);
     tcase_add_test(lost, destroy_in_the_middle_is_a_lost_rank);

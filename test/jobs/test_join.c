@@ -326,7 +326,6 @@ int main(void)
     tcase_add_test(guests, wrong_secret_is_denied);
     tcase_add_test(guests, right_secret_lets_in);
     tcase_add_test(guests, strays_do_not_disturb_the_start);
-    tcase_add_loop_test(guests, launcher_variables_start_a_job, 0,
-                        (int)(sizeof(launchers) / sizeof(launchers[0])));
+    suite_table(guests, launcher_variables_start_a_job, launchers);
     return suite_run(suite);
 }

@@ -12,6 +12,9 @@ int suite_run(Suite *suite);
 const char *suite_folder(void);
 /* Remove a file, or a folder with all in it. */
 void suite_remove(const char *path);
+/* Run a test for each row of a table, whose index is _i. */
+#define suite_table(tcase, test, rows)                                                             \
+    tcase_add_loop_test(tcase, test, 0, (int)(sizeof(rows) / sizeof((rows)[0])))
 /* A new case of a suite, with its longest time (0: Check's own) and what runs before and after each
  * test or NULL. */
 TCase *suite_case(Suite *suite, const char *name, double limit_s, SFun before, SFun after);

@@ -171,7 +171,6 @@ static const struct {
     {BY_ENVIRONMENT, BY_FILE, 0},
     {BY_STRUCT | BY_FILE, BY_ENVIRONMENT, 1},
 };
-#define WAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
 START_TEST(every_setting_is_read_and_the_later_way_wins)
 {
@@ -356,7 +355,7 @@ END_TEST
 
 static void add_tests(TCase *tcase)
 {
-    tcase_add_loop_test(tcase, every_setting_is_read_and_the_later_way_wins, 0, WAYS);
+    suite_table(tcase, every_setting_is_read_and_the_later_way_wins, ways);
     tcase_add_test(tcase, lines_of_the_struct_win_over_its_fields_and_can_say_zero);
     tcase_add_test(tcase, a_line_of_the_struct_may_be_as_long_as_a_setting);
     tcase_add_test(tcase, every_default_is_the_documented_one);

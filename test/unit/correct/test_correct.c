@@ -455,14 +455,12 @@ int main(void)
     TCase *cases = suite_case(suite, "correct", 0, NULL, NULL);
     tcase_add_test(cases, a_chain_is_read_in_order);
     tcase_add_test(cases, a_chain_without_merge_gets_one);
-    tcase_add_loop_test(cases, a_bad_chain_is_refused_by_name, 0,
-                        (int)(sizeof(bad_chains) / sizeof(bad_chains[0])));
+    suite_table(cases, a_bad_chain_is_refused_by_name, bad_chains);
     tcase_add_test(cases, every_rule_is_listed_with_a_help_line);
     tcase_add_loop_test(cases, a_chain_equals_its_formula_for_every_dtype, 0, 4);
     tcase_add_loop_test(cases, capture_takes_difference_snapshot_and_sums, 0, 4);
     tcase_add_loop_test(cases, capture_reports_a_bad_parameter, 0, 2);
-    tcase_add_loop_test(cases, neutral_settings_equal_the_plain_average_bit_for_bit, 0,
-                        (int)(sizeof(neutral) / sizeof(neutral[0])));
+    suite_table(cases, neutral_settings_equal_the_plain_average_bit_for_bit, neutral);
     tcase_add_test(cases, average_equals_parameter_averaging);
     tcase_add_test(cases, keeping_overlapped_steps_survives_any_delay_and_overwriting_does_not);
     tcase_add_test(cases, elastic_and_blend_leave_a_part_of_the_difference);

@@ -182,9 +182,9 @@ int main(void)
     TCase *c = suite_case(suite, "read", 30, NULL, NULL);
     tcase_add_test(c, reads_layers_in_order);
     tcase_add_test(c, scales_times_and_elements_apart);
-    tcase_add_loop_test(c, bad_profiles_get_one_line, 0, sizeof(bads) / sizeof(bads[0]));
+    suite_table(c, bad_profiles_get_one_line, bads);
     tcase_add_test(c, depth_is_limited);
     tcase_add_test(c, files_that_are_none);
-    tcase_add_loop_test(c, the_project_s_profiles_are_whole, 0, sizeof(models) / sizeof(models[0]));
+    suite_table(c, the_project_s_profiles_are_whole, models);
     return suite_run(suite);
 }

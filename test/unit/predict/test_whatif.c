@@ -234,11 +234,10 @@ int main(void)
 {
     Suite *suite = suite_create("whatif");
     TCase *c = suite_case(suite, "exchange", 30, NULL, NULL);
-    tcase_add_loop_test(c, exchanges_cost_what_the_formulas_say, 0,
-                        sizeof(exchanges) / sizeof(exchanges[0]));
+    suite_table(c, exchanges_cost_what_the_formulas_say, exchanges);
     tcase_add_loop_test(c, more_ranks_never_send_fewer_bytes, 0, MSDU__WHATIF_TOPOLOGIES);
     c = suite_case(suite, "pipeline", 30, NULL, NULL);
-    tcase_add_loop_test(c, steps_solved_by_hand, 0, sizeof(hands) / sizeof(hands[0]));
+    suite_table(c, steps_solved_by_hand, hands);
     tcase_add_test(c, a_window_of_one_serves_in_turn);
     return suite_run(suite);
 }

@@ -435,7 +435,7 @@ void Lane::reduce(Block *block)
     const uint64_t first = part(*block, host_.rank);
     const uint64_t bytes = part(*block, host_.rank + 1) - first;
     unsigned char *place = static_cast<unsigned char *>(op.recv) + block->offset + first;
-    wait_recv(*block, stage.scatter_recv, &block->scatter_recvs);
+    wait(Way::kRecv, *block, stage.scatter_recv, &block->scatter_recvs);
     if (bytes == 0) {
         return;
     }
@@ -459,34 +459,21 @@ void Lane::reduce(Block *block)
 void Lane::finish(Block *block)
 {
     Stage &stage = *block->stage;
-    wait_recv(*block, stage.gather_recv, &block->gather_recvs);
-    wait_send(*block, stage.scatter_send, &block->scatter_sends);
-    wait_send(*block, stage.gather_send, &block->gather_sends);
+    wait(Way::kRecv, *block, stage.gather_recv, &block->gather_recvs);
+    wait(Way::kSend, *block, stage.scatter_send, &block->scatter_sends);
+    wait(Way::kSend, *block, stage.gather_send, &block->gather_sends);
     if (block->is_last) {
         owner_.complete(block->req, MSDU_OK);
     }
 }
 
-void Lane::wait_recv(const Block &block, const Buffer &buffer, int *count)
+void Lane::wait(Way way, const Block &block, const Buffer &buffer, int *count)
 {
     const auto limit = std::chrono::milliseconds(host_.deadline_ns / 1000000 + kGraceMs);
     waiting_sequence_.store(block.req->op.sequence, std::memory_order_relaxed);
     for (; *count > 0; (*count)--) {
         waiting_since_.store(now_ns(), std::memory_order_relaxed);
-        if (!buffer->waitRecv(limit)) {
-            throw Interrupted();
-        }
-    }
-    waiting_since_.store(0, std::memory_order_relaxed);
-}
-
-void Lane::wait_send(const Block &block, const Buffer &buffer, int *count)
-{
-    const auto limit = std::chrono::milliseconds(host_.deadline_ns / 1000000 + kGraceMs);
-    waiting_sequence_.store(block.req->op.sequence, std::memory_order_relaxed);
-    for (; *count > 0; (*count)--) {
-        waiting_since_.store(now_ns(), std::memory_order_relaxed);
-        if (!buffer->waitSend(limit)) {
+        if (!(way == Way::kRecv ? buffer->waitRecv(limit) : buffer->waitSend(limit))) {
             throw Interrupted();
         }
     }

@@ -90,6 +90,8 @@ class Lane
         std::unique_ptr<unsigned char[]> scratch;
     };
 
+    enum class Way { kRecv, kSend };
+
     /* A block under way, and how many transfers it still waits for. */
     struct Block {
         msdu_req *req;
@@ -115,8 +117,7 @@ class Lane
     void post_broadcast(Block *block);
     void reduce(Block *block);
     void finish(Block *block);
-    void wait_recv(const Block &block, const Buffer &buffer, int *count);
-    void wait_send(const Block &block, const Buffer &buffer, int *count);
+    void wait(Way way, const Block &block, const Buffer &buffer, int *count);
     uint64_t slot(const Block &block, unsigned phase) const;
     uint64_t part(const Block &block, int rank) const;
 

@@ -104,15 +104,22 @@ static void single(void)
     REQUIRE(MPI_Finalize() == MPI_SUCCESS);
 }
 
+/* Returns how many ranks there are. */
+static int init(int *rank_out)
+{
+    int level = 0;
+    int ranks = 0;
+    REQUIRE(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) == MPI_SUCCESS);
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, rank_out);
+    (void)MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    return ranks;
+}
+
 static void late(void)
 {
     static float gradient[COUNT];
-    int level = 0;
     int rank = 0;
-    int ranks = 0;
-    REQUIRE(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) == MPI_SUCCESS);
-    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    (void)MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    int ranks = init(&rank);
     if (rank < ranks - 1) {
         msdu_ctx *ctx = context(gradient, 700);
         REQUIRE(msdu_start(ctx) == MSDU_ERR_TIMEOUT);
@@ -145,12 +152,8 @@ static void early(void)
 {
     static float gradient[COUNT];
     char name[32];
-    int level = 0;
     int rank = 0;
-    int ranks = 0;
-    REQUIRE(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) == MPI_SUCCESS);
-    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    (void)MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    int ranks = init(&rank);
     msdu_ctx *ctx = context(gradient, 3600000);
     REQUIRE(msdu_start(ctx) == MSDU_OK);
     msdu_status status = MSDU_OK;

@@ -123,14 +123,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommAbort(ncclComm_t comm)
+/* Once its thread has joined and nothing is active. */
+static ncclResult_t comm_free(ncclComm_t comm)
 {
-    atomic_store(&comm->is_aborted, true);
-    standin_end_registered(comm, true);
-    if (comm->held != NULL) {
-        free(comm->held);
-        atomic_fetch_sub(&comm->active, 1);
-    }
     pthread_join(comm->joiner, NULL);
     while (atomic_load(&comm->active) > 0) {
         standin_pause();
@@ -139,6 +134,17 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     (void)cudaEventDestroy(comm->last);
     free(comm);
     return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    atomic_store(&comm->is_aborted, true);
+    standin_end_registered(comm, true);
+    if (comm->held != NULL) {
+        free(comm->held);
+        atomic_fetch_sub(&comm->active, 1);
+    }
+    return comm_free(comm);
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
@@ -157,14 +163,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
         return ncclInvalidUsage;
     }
     standin_end_registered(comm, false);
-    pthread_join(comm->joiner, NULL);
-    while (atomic_load(&comm->active) > 0) {
-        standin_pause();
-    }
-    munmap(comm->memory, sizeof(shared));
-    (void)cudaEventDestroy(comm->last);
-    free(comm);
-    return ncclSuccess;
+    return comm_free(comm);
 }
 
 const char *ncclGetErrorString(ncclResult_t result)

@@ -305,9 +305,6 @@ END_TEST
 
 int main(void)
 {
-    if (!job_is_possible()) {
-        return 77;
-    }
     Suite *suite = suite_create("faults");
     TCase *lost = suite_case(suite, "lost", 60, NULL, job_free_all);
     tcase_add_test(lost, killed_in_a_parameter_round_leaves_parameters_whole);
@@ -328,5 +325,5 @@ int main(void)
     TCase *files = suite_case(suite, "files", 60, NULL, job_free_all);
     tcase_add_test(files, full_disk_under_the_trace_costs_only_the_trace);
     tcase_add_test(files, full_disk_under_the_metrics_costs_only_the_metrics);
-    return suite_run(suite);
+    return job_suite_run(suite);
 }

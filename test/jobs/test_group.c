@@ -184,9 +184,6 @@ END_TEST
 
 int main(void)
 {
-    if (!job_is_possible()) {
-        return 77;
-    }
     Suite *suite = suite_create("group");
     TCase *modes = suite_case(suite, "modes", 90, NULL, job_free_all);
     tcase_add_loop_test(modes, parameters_end_as_over_local, 0, WIRES * OVERLAPS);
@@ -196,5 +193,5 @@ int main(void)
     TCase *example = suite_case(suite, "example", 90, NULL, job_free_all);
     tcase_add_test(example, example_trainer_ends_with_equal_ranks);
     tcase_add_test(example, example_trainer_says_who_was_lost);
-    return suite_run(suite);
+    return job_suite_run(suite);
 }

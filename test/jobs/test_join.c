@@ -307,9 +307,6 @@ END_TEST
 
 int main(void)
 {
-    if (!job_is_possible()) {
-        return 77;
-    }
     Suite *suite = suite_create("join");
     TCase *agree = suite_case(suite, "agree", 60, NULL, job_free_all);
     tcase_add_loop_test(agree, disagreement_is_shown_to_all_ranks, 0, DISAGREEMENTS);
@@ -327,5 +324,5 @@ int main(void)
     tcase_add_test(guests, right_secret_lets_in);
     tcase_add_test(guests, strays_do_not_disturb_the_start);
     suite_table(guests, launcher_variables_start_a_job, launchers);
-    return suite_run(suite);
+    return job_suite_run(suite);
 }

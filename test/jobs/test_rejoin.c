@@ -104,11 +104,8 @@ END_TEST
 
 int main(void)
 {
-    if (!job_is_possible()) {
-        return 77;
-    }
     Suite *suite = suite_create("rejoin");
     TCase *tcase = suite_case(suite, "processes", 100, NULL, job_free_all);
     tcase_add_loop_test(tcase, newcomer_takes_the_place_of_a_killed_rank, 0, MODES);
-    return suite_run(suite);
+    return job_suite_run(suite);
 }

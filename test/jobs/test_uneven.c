@@ -112,12 +112,9 @@ END_TEST
 
 int main(void)
 {
-    if (!job_is_possible()) {
-        return 77;
-    }
     Suite *suite = suite_create("uneven");
     TCase *tcase = suite_case(suite, "processes", 110, NULL, job_free_all);
     tcase_add_loop_test(tcase, uneven_epochs_end_as_over_local, 0, 2 * MODES);
     tcase_add_loop_test(tcase, a_refused_step_is_skipped_on_all_ranks, 0, 2);
-    return suite_run(suite);
+    return job_suite_run(suite);
 }

@@ -2,10 +2,10 @@
 /* Settings, runs and ends of jobs of real processes. */
 #include "job_checks.h"
 
-#include <check.h>
 #include <string.h>
 
 #include "expect.h"
+#include "suite.h"
 
 void job_set_modes(job *j, const char *domain, const char *overlap, const char *wire)
 {
@@ -67,4 +67,13 @@ void job_check_failed(const job *j, int process, int rank, const char *status, c
     check_status(j, process, rank, status);
     expect_words(job_value(j, process, rank, "error"), words);
     ck_assert_str_eq(job_value(j, process, rank, "lines"), "1");
+}
+
+int job_suite_run(Suite *suite)
+{
+    if (!job_is_possible()) {
+        srunner_free(srunner_create(suite));
+        return 77;
+    }
+    return suite_run(suite);
 }

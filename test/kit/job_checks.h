@@ -4,6 +4,8 @@
 #ifndef TEST_JOB_CHECKS_H
 #define TEST_JOB_CHECKS_H
 
+#include <check.h>
+
 #include "processes.h"
 
 /* Three or more slices, and rounds that do not depend on time: one in 4 steps. */
@@ -22,5 +24,8 @@ void job_check_ok(const job *j, int process, int rank);
 /* The rank ended by exit(0) after one error of this status, whose text has all the words, joined by
  * |. */
 void job_check_failed(const job *j, int process, int rank, const char *status, const char *words);
+
+/* suite_run(), but 77 if no such job is possible here. */
+int job_suite_run(Suite *suite);
 
 #endif

@@ -39,7 +39,7 @@ typedef struct job {
     job_rank ranks[JOB_RANKS_MOST];
 } job;
 
-/* Is the module gloo there? If not, say so; the test is then skipped. To be called first. */
+/* Is the module gloo there? If not, say so; the test is then skipped. */
 bool job_is_possible(void);
 
 /* A job of fault_rank: ranks and rank are set, ranks meet by file in job->folder. */

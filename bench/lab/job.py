@@ -142,6 +142,7 @@ class Job:
         next_second = self._started + 1 if every_second else float("inf")
         try:
             while self.running:
+                kernel.raise_if_stopped()
                 self._wait(min(1.0, deadline - time.monotonic(), next_second - time.monotonic()))
                 now = time.monotonic()
                 deadline = min(deadline, self._failed_at + self._plan.grace_s)

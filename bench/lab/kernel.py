@@ -75,10 +75,20 @@ def die_with_parent() -> None:
     _checked("prctl", _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
+_stopped_by: list[int] = []
+
+
+def raise_if_stopped() -> None:
+    """Raise Stopped if a signal came: what is raised within __del__ or a hook of fork() is lost."""
+    if _stopped_by:
+        raise Stopped(_stopped_by[0])
+
+
 def raise_when_stopped() -> None:
     """From now on STOP_SIGNALS raise Stopped."""
 
     def handler(signum: int, frame: object) -> None:
+        _stopped_by.append(signum)
         raise Stopped(signum)
 
     for number in STOP_SIGNALS:

@@ -337,6 +337,42 @@ class End(Lab):
             self.assertEqual(self.end(how, "--json", self.json), 128 + how)
             self.assertEqual(self.records()["runs"][0]["exit_status"], 128 + how)
 
+    def test_a_signal_that_python_loses(self) -> None:
+        """It arrives in __del__, where nothing that is raised comes through; the lab ends yet."""
+        self.assertEqual(self.end_of_lost(), 128 + signal.SIGTERM)
+
+    def end_of_lost(self) -> int:
+        """Status of a lab in this process's child, whose signal is lost while ranks run."""
+        code = f"""
+import sys; sys.path.insert(0, {str(LAB)!r})
+import os, signal, types
+import job, kernel
+class Lost:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            pass
+kernel.raise_when_stopped()
+one = job.Job.__new__(job.Job)
+turns = []
+def wait(seconds):
+    turns.append(seconds)
+    if len(turns) == 1:
+        lost = Lost()
+        del lost
+    if len(turns) > 3:
+        os._exit(1)
+one.__dict__.update(
+    _plan=types.SimpleNamespace(timeout_s=None, grace_s=5), _started=0.0, _failed_at=float("inf"),
+    status=None, ranks=[types.SimpleNamespace(status=None)], _wait=wait, _stop=lambda: None,
+    _close=lambda: None)
+one.watch()
+os._exit(one.status)
+"""
+        return subprocess.run(
+            [sys.executable, "-B", "-c", code], stderr=subprocess.DEVNULL, timeout=PATIENCE_S
+        ).returncode
+
     def test_after_sigkill(self) -> None:
         """The kernel cleans up, the relay too."""
         self.assertEqual(self.end(signal.SIGKILL, "--delay", "1"), -signal.SIGKILL)

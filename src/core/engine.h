@@ -61,6 +61,7 @@ typedef struct msdu__ticks {
     double step_ns;   /* of the median rank; 0: not known of every rank */
     uint32_t missed;  /* rounds in a row */
     double weight;    /* of this rank when it came last */
+    uint64_t came_ns; /* and when that was */
     double *times;    /* room for a number of each rank */
 } msdu__ticks;
 

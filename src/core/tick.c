@@ -41,6 +41,7 @@ msdu__outcome msdu__event_tick(msdu__engine *e, void *subject, uint64_t number)
     (void)number;
     e->ticks.is_running = true;
     e->ticks.tick_ns = 0;
+    e->ticks.came_ns = msdu__engine_now(e);
     return MSDU__DONE;
 }
 
@@ -127,6 +128,20 @@ static void give_zeros(msdu__engine *e, msdu__fragment *f)
     }
 }
 
+/* Zeros would go on for ever where a trainer stands still, and who is at its end would wait. */
+static bool is_overdue(msdu__engine *e)
+{
+    uint64_t deadline_ms = (uint64_t)e->job->settings.deadline_ms;
+    if (is_idle(e) || msdu__engine_now(e) - e->ticks.came_ns <= deadline_ms * 1000000) {
+        return false;
+    }
+    msdu__fail(MSDU_ERR_TIMEOUT,
+               "rank %d: its trainer has ended no step for more than %llu ms (setting deadline_ms)",
+               e->job->rank, (unsigned long long)deadline_ms);
+    msdu__handover_fail_last(e->hand, MSDU_ERR_TIMEOUT);
+    return true;
+}
+
 bool msdu__tick_advance(msdu__engine *e)
 {
     msdu__fragment *f = the_fragment(e);
@@ -135,7 +150,7 @@ bool msdu__tick_advance(msdu__engine *e)
         open_next(e);
         return true;
     }
-    if (!e->ticks.is_running || msdu__engine_now(e) < missed_at(e) ||
+    if (!e->ticks.is_running || msdu__engine_now(e) < missed_at(e) || is_overdue(e) ||
         !msdu__cell_change(&box_of(e)->gate, open, 4 * f->opened + MSDU__GATE_MISSED)) {
         return false;
     }
@@ -158,6 +173,7 @@ void msdu__tick_came(msdu__engine *e, msdu__fragment *f)
         f->contribution.stale = e->job->settings.clock_scale ? e->ticks.missed : 0;
         e->ticks.weight = f->contribution.weight;
         e->ticks.missed = 0;
+        e->ticks.came_ns = msdu__engine_now(e);
     }
 }
 

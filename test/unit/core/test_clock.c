@@ -561,6 +561,31 @@ START_TEST(there_is_no_common_state)
 }
 END_TEST
 
+/* Its communication thread could go on for ever with zeros. */
+START_TEST(a_trainer_that_stands_still_is_told_at_the_deadline)
+{
+    world *w = world_new("float32");
+    w->config.deadline_ms = 1000;
+    world_start(w);
+    run(w, &the_server, 50);
+    msdu_ctx *last = w->ranks[RANKS - 1].ctx;
+    for (int i = 0; i < 20000 && !msdu__handover_has_failed(&last->hand); i++) {
+        now_ns += QUANTUM;
+        for (int k = 0; k < RANKS; k++) {
+            if (k < RANKS - 1 && w->ranks[k].next_ns <= now_ns) {
+                end_step(w, &w->ranks[k], &the_server);
+            }
+            (void)msdu__engine_advance(&w->ranks[k].ctx->engine);
+        }
+    }
+    ck_assert(msdu__handover_has_failed(&last->hand));
+    ck_assert_msg(strstr(last->hand.failure.text, "rank 3: its trainer has ended no step for more "
+                                                  "than 1000 ms (setting deadline_ms)") != NULL,
+                  "%s", last->hand.failure.text);
+    world_end(w);
+}
+END_TEST
+
 /* Back to the anchor, and what the shift owed is gone. */
 START_TEST(rollback_goes_to_the_anchor)
 {
@@ -590,6 +615,7 @@ int main(void)
     tcase_add_test(cases, threads_end_with_equal_bits);
     tcase_add_loop_test(cases, what_does_not_go_with_the_clock_is_refused, 0, 5);
     tcase_add_test(cases, there_is_no_common_state);
+    tcase_add_test(cases, a_trainer_that_stands_still_is_told_at_the_deadline);
     tcase_add_test(cases, rollback_goes_to_the_anchor);
     return suite_run(suite);
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a command as ranks on hosts of their own, joined by shaped links, on one machine.
+"""Run a command as ranks on hosts, joined by shaped links, on one machine.
 
 sudo python3 bench/lab --ranks 4 --rate 100mbit -- python3 train.py
+sudo python3 bench/lab --hosts 2 --per-host 2 --speeds 1,1,1,.25 -- python3 train.py
 """
 
 from __future__ import annotations
@@ -16,17 +17,25 @@ from typing import Any
 import job
 import kernel
 import network
+import pace
 import relay
 import report
 
 STATUS_UNFIT = 77  # what CTest takes for "skipped"
 
-_Counted = list[network.Counts]  # by rank
+_Counted = list[network.Counts]  # by host
 
 
 def _rate(text: str) -> float | None:
     try:
         return network.parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        return pace.parse_speeds(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -54,10 +63,13 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("network").add_argument
-    add("--ranks", type=int, default=2, metavar="N", help="hosts, one rank each (2)")
+    add("--ranks", type=int, metavar="N", help="on a host each (2)")
+    add("--hosts", type=int, metavar="H", help="instead, with --per-host ranks each")
+    text = "of a host, which reach each other over its loopback (1)"
+    add("--per-host", type=int, default=1, metavar="N", help=text)
     text = "of every link, each way, such as 200mbit or 1gbit; default none: not shaped"
     add("--rate", type=_rate, metavar="R", help=text)
-    text = "from a rank to any other, one way, by a relay that costs processor time (0)"
+    text = "from a host to any other, one way, by a relay that costs processor time (0)"
     add("--delay", type=float, default=0.0, metavar="MS", help=text)
     add("--burst", type=int, metavar="BYTES", help="that may pass at once (2 ms of the rate)")
     text = "that may wait at each end (20 ms of the rate, at least 64 frames, at most 4 MiB)"
@@ -77,6 +89,16 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     text = "for every rank, may be repeated; %%r in it is the rank"
     add("--env", type=_variable, action="append", default=[], metavar="NAME=VALUE", help=text)
     add("--repeat", type=int, default=1, metavar="K", help="runs, one after another (1)")
+
+
+def _add_speeds(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("ranks of different speeds").add_argument
+    text = "of rank 0, 1, ..., in turn, such as 1,1,.5,.25: a rank is stopped for the rest of "
+    text += f"every {pace.PERIOD_S * 1e3:g} ms"
+    add("--speeds", type=_speeds, default=(), metavar="LIST", help=text)
+    text = f"ranks are {pace.BURST_FACTOR:g} times as slow at times that follow from the seed: "
+    text += f"{pace.BURST_S:g} s of {pace.BURST_S + pace.CALM_S:g}, on average"
+    add("--bursts", type=int, metavar="SEED", help=text)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -99,10 +121,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_network(parser)
     _add_run(parser)
+    _add_speeds(parser)
     _add_output(parser)
     text = "what every rank runs"
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help=text)
     return parser
+
+
+def _place_ranks(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """--ranks N is N hosts of one rank."""
+    if options.ranks is not None and (options.hosts is not None or options.per_host != 1):
+        parser.error("--ranks N is for N hosts of one rank each: give --hosts and --per-host alone")
+    options.hosts = options.hosts or options.ranks or 2
+    options.ranks = options.hosts * options.per_host
+    if options.speeds and options.ranks % len(options.speeds) != 0:
+        parser.error(f"{len(options.speeds)} --speeds do not divide {options.ranks} ranks")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -113,7 +146,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if not options.command:
         parser.error("no command; such as: lab --ranks 4 --rate 100mbit -- python3 train.py")
     limits = {
-        "ranks": (1, network.RANKS_MAX),
+        "ranks": (1, network.HOSTS_MAX),
+        "hosts": (1, network.HOSTS_MAX),
+        "per_host": (1, network.HOSTS_MAX),
         "repeat": (1, 10**6),
         "mtu": (576, 65535),
         "delay": (0, 10**4),
@@ -125,7 +160,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     for name, (low, high) in limits.items():
         value = getattr(options, name)
         if value is not None and not low <= value <= high:
+            name = name.replace("_", "-")
             parser.error(f"--{name} {value} is out of range; allowed: {low} .. {high}")
+    _place_ranks(parser, options)
     return options
 
 
@@ -152,7 +189,7 @@ def _since(now: _Counted, then: _Counted) -> _Counted:
 def _run(net: network.Network, plan: job.Plan, is_live: bool) -> dict[str, Any]:
     """One run and its record."""
     delay = net.link.delay_ms
-    helpers = [relay.start(net.ranks, delay)] if delay > 0 else []
+    helpers = {relay.start(net.hosts, delay): "relay"} if delay > 0 else {}
     begin = last = net.counts()
     frames = net.relayed_frames()
     last_at = 0.0
@@ -165,7 +202,7 @@ def _run(net: network.Network, plan: job.Plan, is_live: bool) -> dict[str, Any]:
 
     done = job.Job(net, plan, helpers)
     done.watch(show if is_live else None)
-    record = report.run_record(done, _since(net.counts(), begin))
+    record = report.run_record(net, done, _since(net.counts(), begin))
     if helpers:
         record["relay"] = report.relay_record(done, frames, net.relayed_frames())
     return record
@@ -176,7 +213,7 @@ def _build(options: argparse.Namespace) -> network.Network:
     try:
         kernel.own_mounts()
         kernel.mount("proc", "/proc")
-        return network.Network(options.ranks, _link(options))
+        return network.Network(options.hosts, options.per_host, _link(options))
     except OSError as error:
         raise network.Unfit(f"no network of our own: {error}") from error
 
@@ -192,12 +229,14 @@ def _work(options: argparse.Namespace) -> int:
         options.output_dir,
         options.timeout,
         options.grace,
+        pace.speeds_of(options.ranks, options.speeds, options.bursts),
     )
-    whole = report.whole_record(link, options.ranks, options.command)
+    speeds = {"speeds": list(options.speeds) or None, "bursts": options.bursts}
+    whole = report.whole_record(net, speeds, options.command)
     for _ in range(options.repeat):
         run = _run(net, plan, options.live)
         whole["runs"].append(run)
-        lines = (report.headline(link, options.ranks), report.table(run, link.rate_bits))
+        lines = (report.headline(net), report.table(run, link.rate_bits))
         print(*lines, sep="\n", flush=True)
         if options.json:
             report.write_json(options.json, whole)

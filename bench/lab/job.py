@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import kernel
 import network
+import pace
 
 STATUS_TIMEOUT = 124  # as timeout(1)
 _STOP_S = 5.0  # between SIGTERM and SIGKILL
@@ -32,6 +33,7 @@ class Plan:
     output_dir: str | None
     timeout_s: float | None
     grace_s: float  # for the others after a rank failed
+    speeds: Sequence[pace.Speed] = ()  # by rank; empty: as fast as the machine
 
 
 @dataclass
@@ -49,14 +51,14 @@ class Rank:
     tail: collections.deque[bytes] = field(default_factory=lambda: collections.deque(maxlen=64))
 
 
-def environment_of(rank: int, ranks: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a rank: each is alone on a host of its own, as torchrun would name it."""
+def environment_of(rank: int, net: network.Network, extra: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a rank, as torchrun would name its place."""
     made = {
         "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": str(rank),
+        "WORLD_SIZE": str(net.ranks),
+        "LOCAL_RANK": str(rank % net.per_host),
+        "LOCAL_WORLD_SIZE": str(net.per_host),
+        "GROUP_RANK": str(net.host_of(rank)),
         "MASTER_ADDR": network.address(0),
         "MASTER_PORT": "29500",
         "MSDU_RENDEZVOUS": f"tcp://{network.address(0)}:{network.PORT}",
@@ -88,7 +90,7 @@ def _become(rank: int, net: network.Network, plan: Plan, output: int) -> None:
     net.enter(rank)
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus[rank % len(plan.cpus)])
-    environment = environment_of(rank, net.ranks, plan.environment)
+    environment = environment_of(rank, net, plan.environment)
     os.execvpe(plan.command[0], list(plan.command), environment)
 
 
@@ -115,12 +117,12 @@ def _start(rank: int, net: network.Network, plan: Plan) -> Rank:
 class Job:
     """All ranks of one run."""
 
-    def __init__(self, net: network.Network, plan: Plan, helpers: Sequence[int] = ()) -> None:
-        """Start the ranks; helpers are processes that must live as long as they do."""
+    def __init__(self, net: network.Network, plan: Plan, helpers: Mapping[int, str] = {}) -> None:
+        """Start the ranks; helpers are named processes that must live as long as they do."""
         self._plan = plan
-        self._helpers = set(helpers)
+        self._helpers = dict(helpers)
         self._is_stopping = False
-        self.helper_cpu_seconds = 0.0
+        self.helper_cpu_seconds: dict[str, float] = {}
         self._started = time.monotonic()
         self.status: int | None = None  # of the run: 0, or the first thing that went wrong
         self._failed_at = float("inf")
@@ -130,6 +132,9 @@ class Job:
             self.ranks.append(_start(rank, net, plan))
             self._selector.register(self.ranks[-1].output, selectors.EVENT_READ, self.ranks[-1])
             self._selector.register(os.pidfd_open(self.ranks[-1].pid), selectors.EVENT_READ)
+        slower = pace.start([rank.pid for rank in self.ranks], plan.speeds)
+        if slower is not None:
+            self._helpers[slower] = "pacing"
 
     @property
     def running(self) -> list[Rank]:
@@ -210,10 +215,10 @@ class Job:
                         self._ended(rank, kernel.exit_status(wait_status))
 
     def _helper_ended(self, pid: int, cpu_seconds: float) -> None:
-        self._helpers.discard(pid)
-        self.helper_cpu_seconds += cpu_seconds
+        name = self._helpers.pop(pid)
+        self.helper_cpu_seconds[name] = cpu_seconds
         if not self._is_stopping:
-            self._fail(1, "the relay ended early")
+            self._fail(1, f"the {name} ended early")
 
     def _ended(self, rank: Rank, status: int) -> None:
         rank.seconds = time.monotonic() - rank.started

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network of the lab: one namespace per rank, a bridge, shaped links, their counters."""
+"""The network of the lab: one namespace per host, a bridge, shaped links, their counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import kernel
 
 INTERFACE = "eth0"
 PORT = 29600  # of the rendezvous; each namespace has all ports for itself
-RANKS_MAX = 250
+HOSTS_MAX = 250
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _ETHERNET = 14  # bytes of an Ethernet header, which tbf counts too
 _BURST_S = 0.002
@@ -32,23 +32,24 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Link:
-    """One rank's link, equal in both directions; rate None: not shaped."""
+    """One host's link, equal in both directions; rate None: not shaped."""
 
     rate_bits: float | None  # per second, Ethernet header to the end of the payload
     burst_bytes: int
     queue_bytes: int
     mtu: int
-    delay_ms: float  # one way, from a rank to any other
+    delay_ms: float  # one way, from a host to any other
     congestion: str  # TCP's congestion control
 
 
 @dataclass
 class Counts:
-    """What went through one rank's link.
+    """What went through one host's link, and over its loopback.
 
     tx and rx are of the queue in front of the interface (tc -s): frames as a wire would carry
     them. interface_ are of the interface itself (/sys/class/net), where a segment of up to 64 KiB
-    that the network card would cut up (GSO) counts with one header only.
+    that the network card would cut up (GSO) counts with one header only. inside_ is what ranks of
+    the host sent to each other over TCP, by the same count of headers.
     """
 
     tx_bytes: int = 0
@@ -58,6 +59,7 @@ class Counts:
     interface_tx_bytes: int = 0
     interface_rx_bytes: int = 0
     dropped_packets: int = 0  # by the two queues of the link, both full
+    inside_bytes: int = 0
 
     def since(self, before: Counts) -> Counts:
         """The difference, field by field."""
@@ -129,31 +131,46 @@ def _up(device: str, *settings: str) -> None:
     _call("ip", "link", "set", device, "up")
 
 
-def address(rank: int) -> str:
-    """IPv4 address of a rank."""
-    return f"10.77.0.{rank + 1}"
+def address(host: int) -> str:
+    """IPv4 address of a host."""
+    return f"10.77.0.{host + 1}"
+
+
+def port(host: int) -> str:
+    """The bridge's end of a host's link."""
+    return f"host{host}"
 
 
 class Network:
     """Namespaces and links, made in the network namespace of this process, which is the bridge's.
 
-    Only descriptors hold the namespaces of the ranks, so they go with this process.
+    Only descriptors hold the namespaces of the hosts, so they go with this process.
     """
 
-    def __init__(self, ranks: int, link: Link) -> None:
-        self.ranks = ranks
+    def __init__(self, hosts: int, per_host: int, link: Link) -> None:
+        self.hosts = hosts
+        self.per_host = per_host  # ranks, which number the hosts in turn: 0 and 1, 2 and 3
         self.link = link
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._namespaces: list[int] = []
         _call("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
         _up("br0", "mtu", str(link.mtu))
-        for rank in range(ranks):
-            self._add(rank)
+        for host in range(hosts):
+            self._add(host)
+
+    @property
+    def ranks(self) -> int:
+        """Of all hosts."""
+        return self.hosts * self.per_host
+
+    def host_of(self, rank: int) -> int:
+        """Where a rank runs."""
+        return rank // self.per_host
 
     @contextlib.contextmanager
-    def inside(self, rank: int) -> Iterator[None]:
-        """This process and what it starts are in the rank's namespace."""
-        kernel.enter_network(self._namespaces[rank])
+    def inside(self, host: int) -> Iterator[None]:
+        """This process and what it starts are in the host's namespace."""
+        kernel.enter_network(self._namespaces[host])
         try:
             yield
         finally:
@@ -164,17 +181,18 @@ class Network:
 
         The name is the address, which every other host can resolve without a file of its own.
         """
-        kernel.enter_network(self._namespaces[rank])
+        host = self.host_of(rank)
+        kernel.enter_network(self._namespaces[host])
         kernel.own_mounts()
-        kernel.own_host_name(address(rank))
+        kernel.own_host_name(address(host))
 
     def counts(self) -> list[Counts]:
-        """Everything counted since the network was made, by rank."""
-        return [self._count(rank) for rank in range(self.ranks)]
+        """Everything counted since the network was made, by host."""
+        return [self._count(host) for host in range(self.hosts)]
 
     def relayed_frames(self) -> tuple[int, int]:
         """Frames that arrived at the bridge, and those that a relay sent on."""
-        arrived = sum(_interface(f"rank{rank}", "rx_packets") for rank in range(self.ranks))
+        arrived = sum(_interface(port(host), "rx_packets") for host in range(self.hosts))
         return arrived, _interface("br0", "tx_packets")
 
     def _new_namespace(self) -> int:
@@ -184,22 +202,22 @@ class Network:
         finally:
             kernel.enter_network(self._home)
 
-    def _add(self, rank: int) -> None:
-        port, mtu = f"rank{rank}", str(self.link.mtu)
+    def _add(self, host: int) -> None:
+        end, mtu = port(host), str(self.link.mtu)
         namespace = self._new_namespace()
         self._namespaces.append(namespace)
         _call(
             "ip",
             "link",
             "add",
-            port,
+            end,
             "mtu",
             mtu,
             "type",
             "veth",
             "peer",
             "name",
-            f"far{rank}",
+            f"far{host}",
             "mtu",
             mtu,
         )
@@ -207,24 +225,24 @@ class Network:
             "ip",
             "link",
             "set",
-            f"far{rank}",
+            f"far{host}",
             "netns",
             f"/proc/self/fd/{namespace}",
             "name",
             INTERFACE,
             descriptor=namespace,
         )
-        _up(port, "master", "br0")
+        _up(end, "master", "br0")
         if self.link.delay_ms > 0:  # then frames pass through the relay and no other way
-            _call("ip", "link", "set", port, "type", "bridge_slave", "isolated", "on")
-        self._shape(port)
-        with self.inside(rank):
-            self._configure(rank)
+            _call("ip", "link", "set", end, "type", "bridge_slave", "isolated", "on")
+        self._shape(end)
+        with self.inside(host):
+            self._configure(host)
 
-    def _configure(self, rank: int) -> None:
+    def _configure(self, host: int) -> None:
         _call("ip", "link", "set", "lo", "up")
         _up(INTERFACE)
-        _call("ip", "addr", "add", f"{address(rank)}/24", "dev", INTERFACE, "noprefixroute")
+        _call("ip", "addr", "add", f"{address(host)}/24", "dev", INTERFACE, "noprefixroute")
         # By route, because a namespace may not choose every one by sysctl.
         _call(
             "ip",
@@ -236,7 +254,7 @@ class Network:
             "scope",
             "link",
             "src",
-            address(rank),
+            address(host),
             "congctl",
             self.link.congestion,
         )
@@ -263,14 +281,15 @@ class Network:
             str(self.link.queue_bytes),
         )
 
-    def _count(self, rank: int) -> Counts:
-        port = f"rank{rank}"
+    def _count(self, host: int) -> Counts:
+        end = port(host)
         # First the interface, which comes after the queue, so that it never counts more. It is
-        # read at the bridge's end, where rx is what the rank sent.
-        tx_bytes, rx_bytes = _interface(port, "rx_bytes"), _interface(port, "tx_bytes")
-        down = _queue(port)
-        with self.inside(rank):
+        # read at the bridge's end, where rx is what the host sent.
+        tx_bytes, rx_bytes = _interface(end, "rx_bytes"), _interface(end, "tx_bytes")
+        down = _queue(end)
+        with self.inside(host):
             up = _queue(INTERFACE)
+            inside = _loopback_bytes()
         return Counts(
             up["bytes"],
             down["bytes"],
@@ -279,11 +298,19 @@ class Network:
             tx_bytes,
             rx_bytes,
             up["drops"] + down["drops"],
+            inside,
         )
 
 
 def _interface(device: str, name: str) -> int:
     return int(Path(f"/sys/class/net/{device}/statistics/{name}").read_text())
+
+
+def _loopback_bytes() -> int:
+    """Sent over loopback of the present network namespace, which this /sys does not show."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    line = next(line for line in lines if line.lstrip().startswith("lo:"))
+    return int(line.split(":")[1].split()[8])
 
 
 def _queue(device: str) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import signal
 import socket
 import time
 
+import network
+
 # <linux/if_ether.h>, <linux/if_packet.h>, <asm-generic/socket.h>
 _ETH_P_ALL = 3
 _SOL_PACKET = 263
@@ -48,9 +50,9 @@ def _packet_socket(device: str, protocol: int) -> socket.socket:
 class Relay:
     """Frames on their way, the oldest first."""
 
-    def __init__(self, ranks: int, delay_ms: float) -> None:
+    def __init__(self, hosts: int, delay_ms: float) -> None:
         self._delay = delay_ms / 1e3
-        self._ports = [_packet_socket(f"rank{rank}", _ETH_P_ALL) for rank in range(ranks)]
+        self._ports = [_packet_socket(network.port(host), _ETH_P_ALL) for host in range(hosts)]
         self._bridge = _packet_socket("br0", 0)
         self._buffer = bytearray(_FRAME_BYTES_MAX)
         self._waiting: collections.deque[tuple[float, bytearray]] = collections.deque()
@@ -79,9 +81,9 @@ class Relay:
                 self._bridge.send(self._waiting.popleft()[1])
 
 
-def start(ranks: int, delay_ms: float) -> int:
+def start(hosts: int, delay_ms: float) -> int:
     """Start the relay in the bridge's namespace and return its process id; OSError."""
-    relay = Relay(ranks, delay_ms)  # here, so that no frame is early and errors are the caller's
+    relay = Relay(hosts, delay_ms)  # here, so that no frame is early and errors are the caller's
     child = os.fork()
     if child == 0:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from job import Job
-from network import Counts, Link
+from network import Counts, Link, Network
 
 
 def rate_text(rate_bits: float | None) -> str:
@@ -34,11 +34,14 @@ def _commit() -> str:
     return ""
 
 
-def whole_record(link: Link, ranks: int, command: Sequence[str]) -> dict[str, Any]:
+def whole_record(net: Network, speeds: dict[str, Any], command: Sequence[str]) -> dict[str, Any]:
     """What holds for all runs; `runs` is filled by run_record()."""
+    link = net.link
     return {
         "command": list(command),
-        "ranks": ranks,
+        "ranks": net.ranks,
+        "hosts": net.hosts,
+        **speeds,
         "rate": rate_text(link.rate_bits),
         "rate_bits": link.rate_bits,
         "delay_ms": link.delay_ms,
@@ -53,22 +56,24 @@ def whole_record(link: Link, ranks: int, command: Sequence[str]) -> dict[str, An
     }
 
 
-def run_record(job: Job, counts: Sequence[Counts]) -> dict[str, Any]:
-    """One run: seconds of the slowest rank, status, and one record per rank."""
+def run_record(net: Network, job: Job, counts: Sequence[Counts]) -> dict[str, Any]:
+    """One run: seconds of the slowest rank, status, and one record per rank and per host."""
     ranks = [
         {
             "rank": rank.rank,
+            "host": net.host_of(rank.rank),
             "exit_status": rank.status,
             "seconds": round(rank.seconds, 3),
             "cpu_seconds": round(rank.cpu_seconds, 3),
-            **vars(count),
+            **(vars(counts[rank.rank]) if net.per_host == 1 else {}),
         }
-        for rank, count in zip(job.ranks, counts)
+        for rank in job.ranks
     ]
     return {
         "exit_status": job.status,
         "seconds": round(max(rank.seconds for rank in job.ranks), 3),
         "per_rank": ranks,
+        "per_host": [{"host": host, **vars(count)} for host, count in enumerate(counts)],
     }
 
 
@@ -78,7 +83,7 @@ def relay_record(job: Job, before: tuple[int, int], after: tuple[int, int]) -> d
     return {
         "frames": sent,
         "lost_frames": arrived - sent,
-        "cpu_seconds": round(job.helper_cpu_seconds, 3),
+        "cpu_seconds": round(job.helper_cpu_seconds["relay"], 3),
     }
 
 
@@ -101,8 +106,9 @@ def _share(count_bytes: int, seconds: float, rate_bits: float | None) -> str:
     return f"{count_bytes * 8 / seconds / rate_bits:.3f}"
 
 
-def headline(link: Link, ranks: int) -> str:
+def headline(net: Network) -> str:
     """One line about the network."""
+    link = net.link
     shape = (
         "not shaped"
         if link.rate_bits is None
@@ -111,25 +117,49 @@ def headline(link: Link, ranks: int) -> str:
             f"queue {link.queue_bytes} bytes)"
         )
     )
+    where = f" on {net.hosts} hosts" if net.per_host > 1 else ""
     return (
-        f"# lab: {ranks} ranks, links {shape}, delay {link.delay_ms:g} ms, "
+        f"# lab: {net.ranks} ranks{where}, links {shape}, delay {link.delay_ms:g} ms, "
         f"mtu {link.mtu}, {link.congestion}"
     )
 
 
+_LINK_HEAD = (
+    f"{'sent MB':>11} {'received MB':>11} {'sent share':>10} {'recv share':>10} {'dropped':>7}"
+)
+
+
+def _link_cells(count: dict[str, Any], seconds: float, rate_bits: float | None) -> str:
+    tx, rx = count["tx_bytes"], count["rx_bytes"]
+    return (
+        f"{tx / 1e6:>11.3f} {rx / 1e6:>11.3f} {_share(tx, seconds, rate_bits):>10} "
+        f"{_share(rx, seconds, rate_bits):>10} {count['dropped_packets']:>7}"
+    )
+
+
+def _host_lines(run: dict[str, Any], rate_bits: float | None) -> list[str]:
+    """What each host sent to others, and what its ranks sent to each other."""
+    lines = [f"{'host':>4} {_LINK_HEAD} {'inside MB':>11} {'inside/sent':>11}"]
+    for count in run["per_host"]:
+        inside, tx = count["inside_bytes"], count["tx_bytes"]
+        ratio = f"{inside / tx:.2f}" if tx else "-"
+        cells = _link_cells(count, run["seconds"], rate_bits)
+        lines.append(f"{count['host']:>4} {cells} {inside / 1e6:>11.3f} {ratio:>11}")
+    return lines
+
+
 def table(run: dict[str, Any], rate_bits: float | None) -> str:
-    """One line per rank; MB are 10^6 bytes, share is of the link's rate over the rank's time."""
-    lines = [
-        f"{'rank':>4} {'status':>6} {'seconds':>9} {'sent MB':>11} {'received MB':>11} "
-        + f"{'sent share':>10} {'recv share':>10} {'dropped':>7}"
-    ]
+    """One line per rank; MB are 10^6 bytes, share is of the link's rate over the rank's time.
+
+    Where ranks share a link, it has a line of its own.
+    """
+    is_shared = len(run["per_rank"]) > len(run["per_host"])
+    lines = [f"{'rank':>4} {'status':>6} {'seconds':>9} {'host' if is_shared else _LINK_HEAD}"]
     for rank in run["per_rank"]:
-        tx, rx = rank["tx_bytes"], rank["rx_bytes"]
-        lines.append(
-            f"{rank['rank']:>4} {rank['exit_status']:>6} {rank['seconds']:>9.3f} "
-            f"{tx / 1e6:>11.3f} {rx / 1e6:>11.3f} {_share(tx, rank['seconds'], rate_bits):>10} "
-            f"{_share(rx, rank['seconds'], rate_bits):>10} {rank['dropped_packets']:>7}"
-        )
+        start = f"{rank['rank']:>4} {rank['exit_status']:>6} {rank['seconds']:>9.3f} "
+        end = f"{rank['host']:>4}" if is_shared else _link_cells(rank, rank["seconds"], rate_bits)
+        lines.append(start + end)
+    lines += _host_lines(run, rate_bits) if is_shared else []
     if "relay" in run:
         relay = run["relay"]
         lines.append(

@@ -31,6 +31,7 @@ sys.path.insert(0, str(LAB))
 os.environ["PATH"] += ":/usr/sbin:/sbin"  # where users do not look for ip and tc
 
 import network
+import pace
 
 trainer: str | None = None
 
@@ -97,10 +98,42 @@ class Pure(unittest.TestCase):
             (["--cpus", "99999", "--", "true"], "99999"),
             (["--env", "x", "--", "true"], "NAME=VALUE"),
             (["--ranks", "2"], "no command"),
+            (["--hosts", "0", "--", "true"], "--hosts 0"),
+            (["--per-host", "0", "--", "true"], "--per-host 0"),
+            (["--ranks", "4", "--hosts", "2", "--", "true"], "--per-host"),
+            (["--ranks", "4", "--per-host", "2", "--", "true"], "--per-host"),
+            (["--speeds", "1,0", "--", "true"], "--speeds"),
+            (["--speeds", "1,2", "--", "true"], "0.01 .. 1"),
+            (["--hosts", "2", "--speeds", "1,1,1", "--", "true"], "do not divide 2 ranks"),
+            (["--bursts", "x", "--", "true"], "--bursts"),
         ):
             done = lab(*bad)
             self.assertEqual(done.returncode, 2, bad)
             self.assertIn(named, done.stderr)
+
+    def test_bursts_follow_from_the_seed(self) -> None:
+        """A tenth of the time, a fifth of the speed; each rank has its own; none without a seed."""
+        times = [0.05 * i for i in range(100000)]
+        first = [pace.Speed(0, 0.5, 7).at(t) for t in times[:3]]
+        speed, same, other = pace.Speed(0, 0.5, 7), pace.Speed(0, 0.5, 7), pace.Speed(1, 0.5, 7)
+        speeds = [speed.at(t) for t in times]
+        self.assertEqual(speeds, [same.at(t) for t in times])
+        self.assertEqual(speeds[:3], first)
+        self.assertNotEqual(speeds, [other.at(t) for t in times])
+        self.assertEqual(set(speeds), {0.5, 0.1})
+        self.assertAlmostEqual(speeds.count(0.1) / len(speeds), 0.1, delta=0.02)
+        self.assertEqual(pace.Speed(0, 0.5).at(1e6), 0.5)
+
+    def test_longer_bursts_are_the_same_ones(self) -> None:
+        """In time that runs slower."""
+        plain, scaled = pace.Speed(2, 1, 3), pace.Speed(2, 1, 3, scale=4)
+        for i in range(4000):
+            self.assertEqual(plain.at(i / 4), scaled.at(i))
+
+    def test_speeds_repeat(self) -> None:
+        """Where there are fewer than ranks."""
+        bases = [speed.base for speed in pace.speeds_of(4, (1, 0.25), None)]
+        self.assertEqual(bases, [1, 0.25, 1, 0.25])
 
     @unittest.skipUnless(shutil.which("ip") and shutil.which("tc"), "no iproute2")
     def test_where_it_is_refused_it_says_so(self) -> None:
@@ -174,6 +207,42 @@ class Ranks(Lab):
             self.assertEqual(self.log(rank).strip(), wanted)
         self.assertIn("0 3 0 10.77", done.stdout)
         self.assertNotIn("1 3 0 10.77", done.stdout)
+
+    def test_ranks_of_a_host_share_it(self) -> None:
+        """Places as torchrun names them; one network, and name, for each host."""
+        script = (
+            'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $(hostname) '
+            '$(readlink /proc/self/ns/net)"'
+        )
+        self.run_lab("--hosts", "2", "--per-host", "2", "--", "sh", "-c", script)
+        found = [self.log(rank).split() for rank in range(4)]
+        self.assertEqual(
+            [" ".join(words[:6]) for words in found],
+            ["0 4 0 2 0 10.77.0.1", "1 4 1 2 0 10.77.0.1", "2 4 0 2 1 10.77.0.2",
+             "3 4 1 2 1 10.77.0.2"],
+        )  # fmt: skip
+        networks = [words[6] for words in found]
+        self.assertEqual(networks[0], networks[1])
+        self.assertEqual(networks[2], networks[3])
+        self.assertNotEqual(networks[0], networks[2])
+
+    def test_a_slow_rank_computes_for_a_part_of_the_time(self) -> None:
+        """With everything that it started; the others are not held up."""
+        busy = "import time\nwhile time.process_time() < 0.4: pass"
+        arguments = ("--hosts", "1", "--per-host", "2", "--speeds", "1,.2")
+        self.run_lab(*arguments, "--", "sh", "-c", f'{sys.executable} -S -c "{busy}"; true')
+        even, slow = self.records()["runs"][0]["per_rank"]
+        self.assertEqual(self.records()["speeds"], [1, 0.2])
+        self.assertGreaterEqual(slow["cpu_seconds"], 0.4)
+        self.assertGreater(slow["seconds"], 0.4 / 0.2 * 0.9)
+        self.assertGreater(slow["seconds"], even["seconds"])
+
+    def test_slow_ranks_are_stopped_as_others_are(self) -> None:
+        """At the timeout, while most of their time they do not run."""
+        arguments = ("--ranks", "2", "--speeds", ".02,.5", "--timeout", "1")
+        self.run_lab(*arguments, "--", "sleep", "1000", status=124)
+        statuses = [rank["exit_status"] for rank in self.records()["runs"][0]["per_rank"]]
+        self.assertEqual(statuses, [143, 143])
 
     def test_hosts_have_names_of_their_own(self) -> None:
         """A rank reaches another by the name that the other has for itself (torchft does)."""
@@ -258,6 +327,34 @@ class Links(Lab):
         ranks = self.records()["runs"][0]["per_rank"]
         self.assertGreater(ranks[0]["rx_bytes"], 3000000)
         self.assertGreater(sum(rank["tx_bytes"] for rank in ranks[1:]), 3000000)
+
+    def test_bytes_inside_a_host_are_counted_apart(self) -> None:
+        """Rank 0 sends to 1 on its host and to 2 on the other; the rate holds between them only."""
+        script = (
+            "import os, socket, time\n"
+            "rank = int(os.environ['RANK'])\n"
+            "def send(address, port, count):\n"
+            "    while True:\n"
+            "        try: s = socket.create_connection((address, port)); break\n"
+            "        except ConnectionRefusedError: time.sleep(0.05)\n"
+            "    s.sendall(bytes(count)); s.shutdown(1); s.recv(1)\n"
+            "if rank == 0:\n"
+            "    send('10.77.0.1', 5001, 4000000); send('10.77.0.2', 5002, 500000)\n"
+            "if rank in (1, 2):\n"
+            "    with socket.create_server(('', 5000 + rank)) as listener:\n"
+            "        s = listener.accept()[0]\n"
+            "        while s.recv(65536): pass\n"
+        )
+        arguments = ("--hosts", "2", "--per-host", "2", "--rate", "10mbit", "--timeout", "90")
+        done = self.run_lab(*arguments, "--", sys.executable, "-B", "-c", script)
+        first, second = self.records()["runs"][0]["per_host"]
+        self.assertTrue(4000000 < first["inside_bytes"] < 4400000, first)
+        self.assertTrue(500000 < first["tx_bytes"] < 600000, first)
+        self.assertTrue(500000 < second["rx_bytes"] < 600000, second)
+        self.assertEqual(second["inside_bytes"], 0)
+        self.assertNotIn("tx_bytes", self.records()["runs"][0]["per_rank"][0])
+        self.assertRegex(done.stdout, r"(?m)^host +sent MB .* inside MB inside/sent$")
+        self.assertRegex(done.stdout, r"(?m)^   0 +0\.5\d\d .* 4\.\d\d\d +[78]\.\d\d$")
 
     def test_delay_is_both_ways(self) -> None:
         """No round trip is shorter than twice the delay; frames arrive whole and in order."""

@@ -19,7 +19,7 @@ enum { KEY_RANKS = 256, KEY_NODES, KEY_BYTES, KEY_PARAMETERS, KEY_RATE, KEY_LATE
 enum { KEY_TARGET = KEY_STEP + 1, KEY_INNER_RATE, KEY_INNER_LATENCY, KEY_SCALE, KEY_RATIO };
 enum { KEY_INTERVAL = KEY_RATIO + 1, KEY_SLICE, KEY_PASSES, KEY_UP_TO, KEY_LINEAR, KEY_BLOCKING };
 enum { KEY_BACKWARD = KEY_BLOCKING + 1, KEY_PROFILE, KEY_METHODS, KEY_TOPOLOGY, KEY_SETTINGS };
-enum { KEY_JSON = KEY_SETTINGS + 1, KEY_SLICE_US };
+enum { KEY_JSON = KEY_SETTINGS + 1, KEY_SLICE_US, KEY_HOSTS, KEY_LINK, KEY_INNER, KEY_SPEEDS };
 
 static const struct argp_option options[] = {
     {"profile", KEY_PROFILE, "NAME", 0, "name or file of a model profile", 0},
@@ -31,6 +31,12 @@ static const struct argp_option options[] = {
     {"bytes", KEY_BYTES, "N", 0, "size of the model in float32, instead of --parameters", 0},
     {"step-ms", KEY_STEP, "X", 0, "one training step without waiting in ms (default 100)", 0},
     {NULL, 0, NULL, 0, "The machines:", 0},
+    {"hosts", KEY_HOSTS, "MxN", 0, "M machines of N ranks each, as 2x8", 0},
+    {"rate", KEY_LINK, "RATE", 0, "of a machine's link to the others, as 1gbit or 200mbit", 0},
+    {"inner", KEY_INNER, "RATE", 0, "of a rank's link inside its machine", 0},
+    {"speeds", KEY_SPEEDS, "LIST", 0,
+     "of ranks, in turn, as 1,1,.5,.25: what ways of training them together take", 0},
+    {NULL, 0, NULL, 0, "The same as single numbers:", 0},
     {"ranks", KEY_RANKS, "N", 0, "ranks (default 4)", 0},
     {"nodes", KEY_NODES, "M", 0, "machines, which divide the ranks (default: one for each)", 0},
     {"rate-mbit", KEY_RATE, "X", 0,
@@ -121,6 +127,24 @@ static int find_topology(const char *text, struct argp_state *state)
     return 0;
 }
 
+/* Options whose value is more than a number. */
+static error_t read_text(int key, const char *text, struct argp_state *state)
+{
+    msdu__plan_request *r = state->input;
+    if (key == KEY_HOSTS && !msdu__plan_read_hosts(text, r)) {
+        argp_error(state, "'%s' are no hosts: such as 2x8, at most 1e6 ranks", text);
+    } else if (key == KEY_LINK && !msdu__plan_read_rate(text, &r->rate_mbit)) {
+        argp_error(state, "'%s' is no rate: such as 200mbit or 2.5gbit", text);
+    } else if (key == KEY_INNER && !msdu__plan_read_rate(text, &r->inner_rate_mbit)) {
+        argp_error(state, "'%s' is no rate: such as 200mbit or 2.5gbit", text);
+    } else if (key == KEY_SPEEDS && !msdu__plan_read_speeds(text, &r->speeds)) {
+        argp_error(state, "'%s' are no speeds: at most %d, each 0.001 .. 1000, as 1,1,.5,.25", text,
+                   MSDU__UNEVEN_SPEEDS_MAX);
+    }
+    r->has_groups = r->has_groups || key == KEY_HOSTS || key == KEY_SPEEDS;
+    return 0;
+}
+
 static error_t on_option(int key, char *text, struct argp_state *state)
 {
     msdu__plan_request *r = state->input;
@@ -149,6 +173,11 @@ static error_t on_option(int key, char *text, struct argp_state *state)
     case KEY_TOPOLOGY:
         r->topology = find_topology(text, state);
         return 0;
+    case KEY_HOSTS:
+    case KEY_LINK:
+    case KEY_INNER:
+    case KEY_SPEEDS:
+        return read_text(key, text, state);
     case ARGP_KEY_ARG:
         argp_error(state, "'%s' is not an option", text);
         return 0;
@@ -244,6 +273,10 @@ static bool check(msdu__plan_request *r, char *why, size_t why_bytes)
         snprintf(why, why_bytes, "%.0f nodes do not divide %.0f ranks", r->nodes, r->ranks);
         return false;
     }
+    if (fmod(r->ranks, r->speeds.count) != 0) {
+        snprintf(why, why_bytes, "%u speeds do not divide %.0f ranks", r->speeds.count, r->ranks);
+        return false;
+    }
     char *unknown = r->methods != NULL ? msdu__overlap_unknown(r->methods) : NULL;
     if (unknown != NULL) {
         snprintf(why, why_bytes, "no method '%.100s'; bench/README.md lists them", unknown);
@@ -275,7 +308,8 @@ int msdu__cmd_plan(int argc, char **argv)
                                   .scale = 1,
                                   .interval = 4,
                                   .passes = 1,
-                                  .up_to = 4096};
+                                  .up_to = 4096,
+                                  .speeds = {.of = {1}, .count = 1}};
     argp_err_exit_status = MSDU__EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &request) != 0) {
         return MSDU__EXIT_USAGE;

@@ -4,6 +4,7 @@
 #define MSDU_PLAN_CMD_H
 
 #include "predict/control.h"
+#include "predict/uneven.h"
 
 typedef struct msdu__plan_request {
     /* as options give them; 0 or NULL: the default */
@@ -31,6 +32,8 @@ typedef struct msdu__plan_request {
     bool is_blocking;
     bool is_backward;
     bool is_json;
+    bool has_groups; /* hosts or speeds were named */
+    msdu__uneven_speeds speeds;
 
     /* what follows from them */
     msdu__profile profile;
@@ -40,5 +43,15 @@ typedef struct msdu__plan_request {
 
 /* Predict and print; false with one line in why. */
 bool msdu__plan_report(msdu__plan_request *request, char *why, size_t why_bytes);
+
+/* plan_uneven.c: what ways of training uneven ranks, and hosts of several, take; text, or records
+ * appended to an array if it is not NULL. */
+struct cJSON;
+bool msdu__plan_uneven(const msdu__plan_request *request, struct cJSON *records, char *why,
+                       size_t why_bytes);
+/* Values of --hosts, --speeds and of rates with a unit; false: not one. */
+bool msdu__plan_read_hosts(const char *text, msdu__plan_request *request);
+bool msdu__plan_read_speeds(const char *text, msdu__uneven_speeds *speeds);
+bool msdu__plan_read_rate(const char *text, double *mbit);
 
 #endif

@@ -228,7 +228,10 @@ bool msdu__plan_report(msdu__plan_request *request, char *why, size_t why_bytes)
     } else {
         print_head(&r);
     }
-    bool is_done = report_methods(&r) && report_controller(&r) && report_ranks(&r);
+    bool is_done =
+        report_methods(&r) && report_controller(&r) &&
+        (!request->has_groups || msdu__plan_uneven(request, r.records, r.why, r.why_bytes)) &&
+        report_ranks(&r);
     if (is_done && r.records != NULL) {
         char *text = cJSON_Print(r.records);
         is_done = text != NULL;

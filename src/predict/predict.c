@@ -140,20 +140,26 @@ static void fill_slice(msdu__whatif_model *m, uint32_t index)
 
 /* --- job --- */
 
+static double slowness(const msdu__whatif_model *m)
+{
+    return m->q->slowness > 0 ? m->q->slowness : 1;
+}
+
 /* Slices by their lowest layer, in the order of the slicer. */
 static void fill_layers(msdu__whatif_model *m)
 {
     const msdu__profile *p = m->q->profile;
+    double factor = slowness(m);
     uint32_t at = 0;
     for (uint32_t i = 0; i < m->slicing.slice_count; i++) {
         m->layers[lowest_layer(m, &m->slicing.slices[i])].slice_count++;
     }
     for (uint32_t l = 0; l < p->layer_count; l++) {
-        m->layers[l].forward_ns = p->layers[l].forward_ns;
-        m->layers[l].backward_ns = p->layers[l].backward_ns;
+        m->layers[l].forward_ns = factor * p->layers[l].forward_ns;
+        m->layers[l].backward_ns = factor * p->layers[l].backward_ns;
         for (int i = 0; i < MSDU__WHATIF_LINKS; i++) {
-            m->bound[i][l].forward_ns = p->layers[l].forward_ns;
-            m->bound[i][l].backward_ns = p->layers[l].backward_ns;
+            m->bound[i][l].forward_ns = m->layers[l].forward_ns;
+            m->bound[i][l].backward_ns = m->layers[l].backward_ns;
         }
         m->layers[l].first_slice = at;
         at += m->layers[l].slice_count;
@@ -270,7 +276,7 @@ static bool run(msdu__whatif_model *m, msdu__whatif_answer *answer)
         result = msdu__sim_run(&m->job, &m->memory, m->times);
     }
     answer->step_ns = result.step_ns;
-    answer->compute_ns = msdu__profile_compute_ns(m->q->profile);
+    answer->compute_ns = slowness(m) * msdu__profile_compute_ns(m->q->profile);
     answer->bound_ns = bound_of(m);
     answer->exposed_share = fmax(0, 1 - answer->compute_ns / result.step_ns);
     answer->bytes = m->job.slice_count > 0 ? m->bytes / m->way->interval : 0;

@@ -20,6 +20,7 @@ typedef struct msdu__whatif_question {
     uint32_t interval;    /* h of local steps */
     double slice_ns;      /* of the communication thread with each slice, beside passes over it */
     double pass_factor;   /* time of the communication thread's passes: times what was measured */
+    double slowness;      /* time of the profile's computing: times what it says; 0: 1 */
 } msdu__whatif_question;
 
 /* How a method is run. */

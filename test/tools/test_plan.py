@@ -92,6 +92,73 @@ class Check(unittest.TestCase):
             self.assertEqual(pictures[0], pictures[1])
 
 
+class Uneven(unittest.TestCase):
+    """Hosts of several ranks, and ranks of different speeds."""
+
+    def plan(self, *options: str, status: int = 0) -> str:
+        """What the command says: its output, or its complaint."""
+        done = subprocess.run([MSDU, "plan", "--up-to", "0", *options], check=False,
+                              capture_output=True, text=True, timeout=100)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stderr if status else done.stdout
+
+    def ways(self, *options: str) -> dict[tuple[str, str], dict[str, Any]]:
+        """Records of uneven ranks by way and wire."""
+        records = json.loads(self.plan("--json", *options))
+        return {(r["method"], r["wire"]): r for r in records if r["name"] == "uneven"}
+
+    def test_one_rank_at_a_quarter(self) -> None:
+        """On a fast link, exact training takes 4 steps, shares 4 / 3.25; the clock never waits."""
+        found = self.ways("--hosts", "4x1", "--rate", "1000gbit", "--speeds", "1,1,1,.25",
+                          "--latency-us", "0", "--passes", "0")
+        step = {way: found[way, "float32"] for way in ("exact", "shares", "clock")}
+        self.assertAlmostEqual(step["exact"]["step_us"], 4e5, delta=2e3)
+        self.assertAlmostEqual(step["shares"]["step_us"], 4e5 / 3.25, delta=2e3)
+        self.assertAlmostEqual(step["clock"]["step_us"], 1e5, delta=1e-3)
+        self.assertAlmostEqual(step["clock"]["batches_us"], 4e5 / 3.25, delta=1e-3)
+        self.assertEqual(step["exact"]["speeds"], "1,1,1,0.25")
+        self.assertNotIn(("two-level", "float32"), found)
+
+    def test_even_speeds_are_what_the_methods_say(self) -> None:
+        options = ("--hosts", "4x2", "--rate", "1gbit", "--inner", "20gbit")
+        records = json.loads(self.plan("--json", *options))
+        found = self.ways(*options)
+        for method, wire in (("free", "float32"), ("int4", "int4")):
+            today = next(r for r in records if (r["name"], r["method"]) == ("method", method))
+            self.assertEqual(found["exact", wire]["step_us"], today["step_us"])
+            self.assertEqual(found["shares", wire]["bytes"], today["bytes"])
+        self.assertLess(found["two-level", "float32"]["outer_bytes"],
+                        found["exact", "float32"]["outer_bytes"])
+
+    def test_hosts_are_another_way_to_say_ranks_and_nodes(self) -> None:
+        new = json.loads(self.plan("--json", "--hosts", "2x8", "--rate", "2.5gbit", "--inner",
+                                   "100gbit"))
+        old = json.loads(self.plan("--json", "--ranks", "16", "--nodes", "2", "--rate-mbit",
+                                   "2500", "--inner-rate-mbit", "100000"))
+        self.assertEqual([r for r in new if r["name"] != "uneven"], old)
+
+    def test_the_report_has_a_row_for_each_way(self) -> None:
+        text = self.plan("--hosts", "2x8", "--inner", "100gbit", "--rate", "1gbit", "--speeds",
+                         "1,1,.5,.25")
+        self.assertIn("16 ranks on 2 machines, 1000 Mbit/s", text)
+        self.assertIn("ranks of speeds 1,1,0.5,0.25", text)
+        for way in ("exact", "shares", "clock", "two-level"):
+            self.assertEqual(len([row for row in text.splitlines()
+                                  if row.split()[:1] == [way]]), 2, text)
+        self.assertNotIn("ranks of speeds", self.plan("--ranks", "4"))
+
+    def test_bad_values_are_named(self) -> None:
+        for bad in (("--hosts", "2"), ("--hosts", "2x0"), ("--hosts", "x8"), ("--hosts", "2x8x2"),
+                    ("--hosts", "1.5x2"), ("--hosts", "-2x-2"), ("--hosts", "1000000x2"),
+                    ("--rate", "5"), ("--rate", "mbit"), ("--inner", "-1gbit"),
+                    ("--inner", "1tbit"), ("--rate", "nanmbit"), ("--speeds", "1,,1"),
+                    ("--speeds", "1,0"), ("--speeds", ""), ("--speeds", "1,nan"),
+                    ("--speeds", "1," * 64 + "1")):
+            self.assertIn(f"'{bad[1]}'", self.plan(*bad, status=2))
+        complaint = self.plan("--hosts", "2x2", "--speeds", "1,1,1", status=2)
+        self.assertIn("3 speeds do not divide 4 ranks", complaint)
+
+
 class Draw(unittest.TestCase):
     """plan_draw.py."""
 

@@ -76,6 +76,18 @@ typedef enum msdu_op_kind {
  * like). Tells what ranks that start different operations are about. */
 #define MSDU_OP_FINAL 2U
 
+/*
+ * In msdu_op.group, which ranks take part. In a group of ranks `ranks`, `shares` and "rank 0" of a
+ * kind are those of the group, in the order of the whole job. Lanes are counted for each group
+ * anew.
+ */
+typedef enum msdu_group {
+    MSDU_GROUP_WORLD = 0, /* all ranks of the job */
+    MSDU_GROUP_HOST = 1,  /* those of one host */
+    MSDU_GROUP_INDEX = 2, /* those with the same index on their hosts */
+} msdu_group;
+#define MSDU_GROUPS 3
+
 /* One collective operation; send, recv and shares stay borrowed until it ended. */
 typedef struct msdu_op {
     size_t size;       /* sizeof(msdu_op) of the library */
@@ -89,7 +101,7 @@ typedef struct msdu_op {
     void *recv;
     const uint64_t *shares; /* alltoall, allgather: bytes by rank; zero is allowed */
     uint32_t flags;         /* MSDU_OP_* */
-    uint32_t reserved;      /* zero */
+    uint32_t group;         /* msdu_group */
 } msdu_op;
 
 /* test() need not be polled: the backend calls host->notify() whenever an operation ends. */
@@ -130,6 +142,14 @@ typedef struct msdu_backend {
     void (*abort)(msdu_comm *comm, msdu_status status, const char *why);
     /* Memory of a device and loops over it; without it tensors are the host's. */
     const msdu_device *device;
+    /*
+     * Form a group besides the world. colors: of every rank; those of one color are a group, and a
+     * rank of a negative one is in none. Equal on all ranks, which call it in the same order, each
+     * group once, while nothing is in flight. lanes: used in it, from 0. Blocks until the group is
+     * there or the deadline has passed; errors are those of open. After one the world is of no use
+     * either. Without this entry a job has one level.
+     */
+    msdu_status (*split)(msdu_comm *comm, uint32_t group, const int32_t *colors, uint32_t lanes);
 } msdu_backend;
 
 #define MSDU_BACKEND_HAS(be, op)                                                                   \

@@ -25,7 +25,7 @@ typedef struct pin {
 static const pin sizes[] = {
     {SIZE(msdu_config, 528)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 288)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 128)},       {SIZE(msdu_op, 72)},
-    {SIZE(msdu_backend, 88)},      {SIZE(msdu_local_drift, 64)}, {SIZE(msdu_resolved, 1032)},
+    {SIZE(msdu_backend, 96)},      {SIZE(msdu_local_drift, 64)}, {SIZE(msdu_resolved, 1032)},
     {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 152)},    {SIZE(msdu_launch, 32)},
     {SIZE(msdu_arrays, 40)},       {SIZE(msdu_rules, 152)},      {SIZE(msdu_recursion, 72)},
     {SIZE(msdu_exchange, 24)},     {SIZE(msdu_sums, 24)},        {SIZE(msdu_store, 40)},
@@ -167,7 +167,7 @@ static const pin op_fields[] = {
     {FIELD(msdu_op, size, 0)},    {FIELD(msdu_op, kind, 8)},   {FIELD(msdu_op, dtype, 12)},
     {FIELD(msdu_op, lane, 16)},   {FIELD(msdu_op, place, 20)}, {FIELD(msdu_op, sequence, 24)},
     {FIELD(msdu_op, count, 32)},  {FIELD(msdu_op, send, 40)},  {FIELD(msdu_op, recv, 48)},
-    {FIELD(msdu_op, shares, 56)}, {FIELD(msdu_op, flags, 64)}, {FIELD(msdu_op, reserved, 68)},
+    {FIELD(msdu_op, shares, 56)}, {FIELD(msdu_op, flags, 64)}, {FIELD(msdu_op, group, 68)},
 };
 
 static const pin backend_fields[] = {
@@ -176,7 +176,7 @@ static const pin backend_fields[] = {
     {FIELD(msdu_backend, open, 32)},    {FIELD(msdu_backend, close, 40)},
     {FIELD(msdu_backend, start, 48)},   {FIELD(msdu_backend, test, 56)},
     {FIELD(msdu_backend, wait, 64)},    {FIELD(msdu_backend, abort, 72)},
-    {FIELD(msdu_backend, device, 80)},
+    {FIELD(msdu_backend, device, 80)},  {FIELD(msdu_backend, split, 88)},
 };
 
 static const pin values[] = {

@@ -66,6 +66,9 @@ void world_nap(uint64_t random);
 /* backend_faults.c: the cases where something goes wrong. */
 TCase *backend_faults(void);
 
+/* backend_groups.c: groups of ranks. */
+TCase *backend_groups(void);
+
 /* Is the backend under test "local"? */
 bool world_is_local(void);
 

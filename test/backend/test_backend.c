@@ -429,5 +429,6 @@ int main(void)
     tcase_add_loop_test(data, all_counts_and_shares_move_with_equal_bits, 1, 6);
     suite_table(data, operations_are_carried_out_and_told, cases);
     suite_add_tcase(suite, backend_faults());
+    suite_add_tcase(suite, backend_groups());
     return suite_run(suite);
 }

@@ -3,6 +3,8 @@
 #include "backend/local_move.h"
 #include "gloo_lane.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -58,6 +60,7 @@ struct msdu_comm final : public msdu_gloo::Owner {
     explicit msdu_comm(const msdu_host *given);
     ~msdu_comm() override;
     void connect();
+    void split(uint32_t group, const int32_t *colors, uint32_t lanes);
     msdu_req *start(const msdu_op &op);
     msdu_status test(msdu_req *req, uint64_t timeout_ns);
     void abort(msdu_status status, const char *why);
@@ -70,6 +73,15 @@ struct msdu_comm final : public msdu_gloo::Owner {
     const msdu_host *host;
 
   private:
+    /* One of the groups besides the world, as a job of its own over the same hub. */
+    struct Group {
+        msdu_host host{};
+        uint32_t first_id = 0; /* of its lanes, in the words of the hub: no other group has it */
+        std::vector<std::unique_ptr<Lane>> lanes;
+    };
+
+    void connect_group(Group &group, uint32_t lanes);
+    template <typename Body> void each_lane(Body body) const;
     static bool is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out, uint64_t *sequence_out);
     static uint64_t progress(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out);
     static void failed(void *user);
@@ -80,6 +92,7 @@ struct msdu_comm final : public msdu_gloo::Owner {
     msdu__hub_watch watch_;
     msdu_gloo::Device device_;
     std::vector<std::unique_ptr<Lane>> lanes_;
+    std::array<std::unique_ptr<Group>, MSDU_GROUPS> groups_; /* nullptr: this rank is in none */
     std::vector<msdu_req> reqs_;
     std::atomic<bool> is_failing_{false};
 
@@ -107,12 +120,71 @@ msdu_comm::~msdu_comm()
     if (hub_ != nullptr) {
         msdu__hub_watch_set(hub_, nullptr);
     }
-    for (const auto &lane : lanes_) {
-        lane->stop();
-    }
+    each_lane([](uint32_t, Lane &lane) { lane.stop(); });
     lanes_.clear();
+    for (auto &group : groups_) {
+        group.reset();
+    }
     device_.reset();
     msdu__hub_close(hub_);
+}
+
+/* All lanes of this rank with their numbers, which are the same for all who share them. */
+template <typename Body> void msdu_comm::each_lane(Body body) const
+{
+    for (uint32_t lane = 0; lane < lanes_.size(); lane++) {
+        body(lane, *lanes_[lane]);
+    }
+    for (const auto &group : groups_) {
+        for (uint32_t lane = 0; group != nullptr && lane < group->lanes.size(); lane++) {
+            body(group->first_id + lane, *group->lanes[lane]);
+        }
+    }
+}
+
+void msdu_comm::connect_group(Group &group, uint32_t lanes)
+{
+    const msdu_gloo::PipeGuard guard;
+    try {
+        for (uint32_t lane = 0; lane < lanes && group.host.ranks > 1; lane++) {
+            auto context =
+                msdu_gloo::make_context(group.host, hub_, device_, group.first_id + lane);
+            group.lanes.push_back(std::make_unique<Lane>(group.host, *this, std::move(context)));
+        }
+    } catch (const Failure &failure) {
+        give_up(failure.what());
+        throw;
+    } catch (const std::exception &error) {
+        give_up(msdu_gloo::plain_text(error.what()));
+        throw;
+    }
+}
+
+/* The hub's thread must not look at lanes while they are made. */
+void msdu_comm::split(uint32_t number, const int32_t *colors, uint32_t lanes)
+{
+    const int32_t own = colors[host->rank];
+    if (number == MSDU_GROUP_WORLD || number >= MSDU_GROUPS || lanes > host->lanes ||
+        groups_[number] != nullptr) {
+        throw Failure(MSDU_ERR_INVALID, "gloo: no such group, or it is there already");
+    }
+    if (own < 0) {
+        return;
+    }
+    auto group = std::make_unique<Group>();
+    group->host = *host;
+    group->host.rank = static_cast<int32_t>(std::count(colors, colors + host->rank, own));
+    group->host.ranks = static_cast<int32_t>(std::count(colors, colors + host->ranks, own));
+    const auto first = static_cast<uint32_t>(std::find(colors, colors + host->ranks, own) - colors);
+    group->first_id = host->lanes * (1 + (number - 1) * static_cast<uint32_t>(host->ranks) + first);
+    if (hub_ != nullptr) {
+        connect_group(*group, lanes);
+        msdu__hub_watch_set(hub_, nullptr);
+    }
+    groups_[number] = std::move(group);
+    if (hub_ != nullptr) {
+        msdu__hub_watch_set(hub_, &watch_);
+    }
 }
 
 void msdu_comm::connect()
@@ -216,7 +288,12 @@ msdu_req *msdu_comm::start(const msdu_op &op)
         const msdu_status status = fail("");
         throw Failure(status, text_);
     }
-    if (op.lane >= host->lanes) {
+    if (op.group >= MSDU_GROUPS || (op.group > 0 && groups_[op.group] == nullptr)) {
+        throw Failure(MSDU_ERR_INVALID, "gloo: this rank is in no such group");
+    }
+    const int32_t ranks = op.group == 0 ? host->ranks : groups_[op.group]->host.ranks;
+    const auto &lanes = op.group == 0 ? lanes_ : groups_[op.group]->lanes;
+    if (op.lane >= (ranks > 1 ? lanes.size() : host->lanes)) {
         throw Failure(MSDU_ERR_INVALID, "gloo: there is no lane " + std::to_string(op.lane));
     }
     msdu_req *req = nullptr;
@@ -233,12 +310,12 @@ msdu_req *msdu_comm::start(const msdu_op &op)
     }
     req->op = op;
     req->is_done = false;
-    if (host->ranks == 1) {
+    if (ranks == 1) {
         const msdu_op *ops[] = {&req->op};
         msdu__op_move(ops, 1);
         complete(req, MSDU_OK);
     } else {
-        lanes_[op.lane]->push(req);
+        lanes[op.lane]->push(req);
     }
     return req;
 }
@@ -292,29 +369,33 @@ void msdu_comm::leave()
 bool msdu_comm::is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out, uint64_t *sequence_out)
 {
     const msdu_comm *comm = static_cast<const msdu_comm *>(user);
-    for (uint32_t lane = 0; lane < comm->lanes_.size(); lane++) {
-        if (comm->lanes_[lane]->is_stalled(now_ns, sequence_out)) {
-            *lane_out = lane;
-            return true;
+    bool is_any = false;
+    comm->each_lane([&](uint32_t number, const Lane &lane) {
+        if (!is_any && lane.is_stalled(now_ns, sequence_out)) {
+            *lane_out = number;
+            is_any = true;
         }
-    }
-    return false;
+    });
+    return is_any;
 }
 
 uint64_t msdu_comm::progress(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out)
 {
     const msdu_comm *comm = static_cast<const msdu_comm *>(user);
+    /* who is not in the group of that lane is behind nobody */
+    uint64_t started = lane < comm->host->lanes ? 0 : UINT64_MAX;
     *print_out = 0;
-    return lane < comm->lanes_.size() ? comm->lanes_[lane]->progress(sequence, print_out) : 0;
+    comm->each_lane([&](uint32_t number, const Lane &one) {
+        started = number == lane ? one.progress(sequence, print_out) : started;
+    });
+    return started;
 }
 
 void msdu_comm::failed(void *user)
 {
     msdu_comm *comm = static_cast<msdu_comm *>(user);
     comm->is_failing_.store(true, std::memory_order_release);
-    for (const auto &lane : comm->lanes_) {
-        lane->interrupt();
-    }
+    comm->each_lane([](uint32_t, Lane &lane) { lane.interrupt(); });
 }
 
 namespace
@@ -375,6 +456,15 @@ void gloo_abort(msdu_comm *comm, msdu_status status, const char *why) noexcept
     });
 }
 
+msdu_status gloo_split(msdu_comm *comm, uint32_t group, const int32_t *colors,
+                       uint32_t lanes) noexcept
+{
+    return guarded(comm->host, [comm, group, colors, lanes] {
+        comm->split(group, colors, lanes);
+        return MSDU_OK;
+    });
+}
+
 } // namespace
 
 extern "C" MSDU_API const msdu_backend msdu_backend_v2;
@@ -390,4 +480,5 @@ const msdu_backend msdu_backend_v2 = {
     gloo_wait,
     gloo_abort,
     nullptr,
+    gloo_split,
 };

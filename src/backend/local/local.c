@@ -19,6 +19,7 @@ static struct msdu_comm *comm_new(const msdu_host *host)
     }
     comm->host = host;
     comm->rank = host->rank;
+    comm->is_in[MSDU_GROUP_WORLD] = true;
     comm->reqs = calloc((size_t)host->requests + 1, sizeof(*comm->reqs));
     if (comm->reqs == NULL) {
         free(comm);
@@ -51,10 +52,12 @@ static msdu_status local_open(const msdu_host *host, msdu_comm **comm_out)
 }
 
 /* The slot of an operation, new if this rank is the first. NULL cannot happen. Lock held. */
-static struct slot *slot_find(struct group *group, const msdu_op *op)
+static struct slot *slot_find(struct group *group, const msdu_op *op, int32_t rank)
 {
+    int32_t color = op->group == MSDU_GROUP_WORLD ? 0 : group->colors[op->group][rank];
     for (struct slot *slot = group->active; slot != NULL; slot = slot->next) {
-        if (slot->lane == op->lane && slot->sequence == op->sequence) {
+        if (slot->group == op->group && slot->color == color && slot->lane == op->lane &&
+            slot->sequence == op->sequence) {
             return slot;
         }
     }
@@ -68,9 +71,15 @@ static struct slot *slot_find(struct group *group, const msdu_op *op)
     slot->is_moving = false;
     slot->is_done = false;
     slot->status = MSDU_OK;
+    slot->group = op->group;
+    slot->color = color;
     slot->lane = op->lane;
     slot->sequence = op->sequence;
     memset(slot->ops, 0, (size_t)group->ranks * sizeof(const msdu_op *));
+    slot->ranks = 0;
+    for (int32_t i = 0; i < group->ranks; i++) {
+        slot->ranks += msdu__local_takes_part(group, slot, i) ? 1 : 0;
+    }
     return slot;
 }
 
@@ -101,7 +110,10 @@ static void check_peers(struct group *group, const struct slot *slot, const msdu
 {
     for (int32_t other = 0; other < group->ranks; other++) {
         const msdu_op *op = slot->ops[other];
-        if (op != NULL && !msdu__op_is_equal(op, &req->op, group->ranks)) {
+        if (!msdu__local_takes_part(group, slot, other)) {
+            continue;
+        }
+        if (op != NULL && !msdu__op_is_equal(op, &req->op, slot->ranks)) {
             msdu__local_fail(group, MSDU_ERR_MISMATCH,
                              "ranks %" PRId32 " and %" PRId32 " differ in operation %" PRIu64
                              " of lane %" PRIu32 ": kind %" PRId32 " count %" PRIu64
@@ -122,7 +134,7 @@ static void check_peers(struct group *group, const struct slot *slot, const msdu
 static struct slot *post(struct msdu_comm *comm, struct msdu_req *req)
 {
     struct group *group = comm->group;
-    struct slot *slot = slot_find(group, &req->op);
+    struct slot *slot = slot_find(group, &req->op, comm->rank);
     req->slot = slot;
     slot->held++;
     check_peers(group, slot, req, comm->rank);
@@ -133,13 +145,19 @@ static struct slot *post(struct msdu_comm *comm, struct msdu_req *req)
         slot->status = group->status;
         return NULL;
     }
-    slot->is_moving = slot->posted == group->ranks;
+    slot->is_moving = slot->posted == slot->ranks;
     return slot->is_moving ? slot : NULL;
 }
 
 static void move_and_tell(struct group *group, struct slot *slot)
 {
-    msdu__op_move(slot->ops, group->ranks);
+    int32_t count = 0;
+    for (int32_t rank = 0; rank < group->ranks; rank++) {
+        if (slot->ops[rank] != NULL) {
+            slot->moved[count++] = slot->ops[rank];
+        }
+    }
+    msdu__op_move(slot->moved, count);
     (void)pthread_mutex_lock(&group->lock);
     slot->is_moving = false;
     slot->is_done = true;
@@ -154,6 +172,9 @@ static msdu_status local_start(msdu_comm *comm, const msdu_op *op, msdu_req **re
     char text[MSDU__TEXT_BYTES];
     if (!msdu__op_is_valid(op, text, sizeof(text))) {
         return comm->host->fail(MSDU_ERR_INVALID, text);
+    }
+    if (op->group >= MSDU_GROUPS || !comm->is_in[op->group]) {
+        return comm->host->fail(MSDU_ERR_INVALID, "local: this rank is in no such group");
     }
     (void)pthread_mutex_lock(&group->lock);
     struct msdu_req *req = comm->free;
@@ -191,9 +212,9 @@ static bool check_deadline(struct msdu_comm *comm, const struct msdu_req *req)
     char names[MSDU__LOCAL_NAMES_BYTES] = "";
     char span[32];
     size_t used = 0;
-    int32_t missing = group->ranks - slot->posted;
+    int32_t missing = slot->ranks - slot->posted;
     for (int32_t rank = 0; rank < group->ranks && used + 16 < sizeof(names); rank++) {
-        if (slot->ops[rank] == NULL) {
+        if (slot->ops[rank] == NULL && msdu__local_takes_part(group, slot, rank)) {
             used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%" PRId32,
                                      used > 0 ? ", " : "", rank);
         }
@@ -265,7 +286,7 @@ static void local_close(msdu_comm *comm)
     struct group *group = comm->group;
     (void)pthread_mutex_lock(&group->lock);
     for (struct slot *slot = group->active; slot != NULL; slot = slot->next) {
-        if (!slot->is_done && !slot->is_moving) {
+        if (!slot->is_done && !slot->is_moving && msdu__local_takes_part(group, slot, comm->rank)) {
             msdu__local_fail(group, MSDU_ERR_PEER_LOST,
                              "rank %" PRId32
                              " was lost (it left the group with operations in flight)",
@@ -289,6 +310,19 @@ static void local_close(msdu_comm *comm)
     msdu__local_leave(comm);
 }
 
+static msdu_status local_split(msdu_comm *comm, uint32_t group, const int32_t *colors,
+                               uint32_t lanes)
+{
+    char text[MSDU__TEXT_BYTES];
+    (void)lanes;
+    if (group == MSDU_GROUP_WORLD || group >= MSDU_GROUPS) {
+        return comm->host->fail(MSDU_ERR_INVALID, "local: there is no such group");
+    }
+    msdu_status status = msdu__local_split(comm->group, group, colors, text);
+    comm->is_in[group] = status == MSDU_OK && colors[comm->rank] >= 0;
+    return status == MSDU_OK ? MSDU_OK : comm->host->fail(status, text);
+}
+
 const msdu_backend msdu__backend_local = {
     .size = sizeof(msdu_backend),
     .name = "local",
@@ -300,4 +334,5 @@ const msdu_backend msdu__backend_local = {
     .test = local_test,
     .wait = local_wait,
     .abort = local_abort,
+    .split = local_split,
 };

@@ -32,6 +32,9 @@ static void group_free(struct group *group)
     free(group->comms);
     free(group->has_joined);
     free(group->has_left);
+    for (size_t i = 0; i < MSDU_GROUPS; i++) {
+        free(group->colors[i]);
+    }
     free(group->slots);
     free(group->ops);
     free(group);
@@ -66,12 +69,13 @@ static bool group_fill(struct group *group)
         count += group->comms[rank]->host->requests;
     }
     group->slots = calloc(count + 1, sizeof(*group->slots));
-    group->ops = calloc((count + 1) * (size_t)group->ranks, sizeof(const msdu_op *));
+    group->ops = calloc((count + 1) * 2 * (size_t)group->ranks, sizeof(const msdu_op *));
     if (group->slots == NULL || group->ops == NULL) {
         return false;
     }
     for (size_t i = 0; i < count; i++) {
-        group->slots[i].ops = group->ops + i * (size_t)group->ranks;
+        group->slots[i].ops = group->ops + 2 * i * (size_t)group->ranks;
+        group->slots[i].moved = group->slots[i].ops + group->ranks;
         group->slots[i].next = group->free;
         group->free = &group->slots[i];
     }
@@ -188,6 +192,35 @@ static void group_give_up(struct group *group, const msdu_host *host)
     }
     (void)pthread_mutex_unlock(&group->lock);
     (void)pthread_mutex_unlock(&forming_lock);
+}
+
+bool msdu__local_takes_part(const struct group *group, const struct slot *slot, int32_t rank)
+{
+    return slot->group == MSDU_GROUP_WORLD || group->colors[slot->group][rank] == slot->color;
+}
+
+msdu_status msdu__local_split(struct group *group, uint32_t number, const int32_t *colors,
+                              char text[MSDU__TEXT_BYTES])
+{
+    size_t bytes = (size_t)group->ranks * sizeof(*colors);
+    msdu_status status = MSDU_OK;
+    (void)pthread_mutex_lock(&group->lock);
+    if (group->colors[number] == NULL) {
+        group->colors[number] = malloc(bytes);
+        if (group->colors[number] != NULL) {
+            memcpy(group->colors[number], colors, bytes);
+        } else {
+            status = MSDU_ERR_NO_MEMORY;
+            (void)snprintf(text, MSDU__TEXT_BYTES, "local: no memory for a group");
+        }
+    } else if (memcmp(group->colors[number], colors, bytes) != 0) {
+        status = MSDU_ERR_MISMATCH;
+        (void)snprintf(text, MSDU__TEXT_BYTES,
+                       "local: ranks disagree about who is in group %" PRIu32, number);
+        msdu__local_fail(group, status, "%s", text);
+    }
+    (void)pthread_mutex_unlock(&group->lock);
+    return status;
 }
 
 void msdu__local_leave(struct msdu_comm *comm)

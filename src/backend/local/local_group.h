@@ -15,13 +15,17 @@
 struct slot {
     struct slot *next;
     int32_t posted; /* ranks that started it */
+    int32_t ranks;  /* that take part */
+    uint32_t group; /* msdu_group */
+    int32_t color;
     int32_t held;   /* ranks that hold a request on it */
     bool is_moving; /* its data is being moved, with no lock held */
     bool is_done;
     msdu_status status;
     uint32_t lane;
     uint64_t sequence;
-    const msdu_op **ops; /* by rank; NULL: not started yet */
+    const msdu_op **ops;   /* by rank; NULL: not started yet */
+    const msdu_op **moved; /* by rank of the group; once all have started */
 };
 
 struct msdu_req {
@@ -52,16 +56,25 @@ struct group {
     struct slot *free;
     struct slot *slots;
     const msdu_op **ops;
+    int32_t *colors[MSDU_GROUPS]; /* by rank; NULL: there is no such group */
 };
 
 struct msdu_comm {
     const msdu_host *host;
     struct group *group;
     int32_t rank;
-    uint32_t notifying; /* calls of host->notify() under way */
+    uint32_t notifying;      /* calls of host->notify() under way */
+    bool is_in[MSDU_GROUPS]; /* the groups that this rank has called split() for */
     struct msdu_req *free;
     struct msdu_req *reqs;
 };
+
+/* Does a rank take part in an operation? Lock held. */
+bool msdu__local_takes_part(const struct group *group, const struct slot *slot, int32_t rank);
+
+/* What split() is to do. Writes the cause of a failure. */
+msdu_status msdu__local_split(struct group *group, uint32_t number, const int32_t *colors,
+                              char text[MSDU__TEXT_BYTES]);
 
 /* Wait for a change of the group; false if it did not come before until_ns. Lock held. */
 bool msdu__local_wait_change(struct group *group, uint64_t until_ns);

@@ -301,6 +301,13 @@ static option choose_wire(const model *m, msdu__interval_state *state, found *be
     return is_kept(m, best, better) ? best->now : *better;
 }
 
+/* There is no way back from local steps, so they are not taken for a slow rank or a busy machine: a
+ * narrower wire must have shown that bytes are what is waited for, or a message's latency does. */
+static bool is_shown(const model *m, const msdu__interval_state *state)
+{
+    return msdu__waiting_is_network(m->drift.args, &m->drift.stats, state);
+}
+
 /* Drift was never measured: h = 1 if that does, else h = 2 once that is certain. */
 static option choose_unmeasured(const model *m, msdu__interval_state *state, const char **why)
 {
@@ -308,11 +315,12 @@ static option choose_unmeasured(const model *m, msdu__interval_state *state, con
     option single = choose_wire(m, state, &best, why);
     uint64_t *leaving = &state->count[MSDU__COUNT_LEAVING];
 
-    if (best.both.choice.interval > 0 || m->high < 2) {
+    bool is_refused = state->count[MSDU__COUNT_RESTING] > 0 && !is_shown(m, state);
+    if (best.both.choice.interval > 0 || m->high < 2 || is_refused) {
         *leaving -= *leaving < FORGIVEN ? *leaving : FORGIVEN;
         return single;
     }
-    if (++*leaving < LEAVE_ROUNDS) {
+    if (++*leaving < LEAVE_ROUNDS || !is_shown(m, state)) {
         *why = "local steps wanted";
         return single;
     }

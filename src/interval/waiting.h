@@ -49,6 +49,10 @@ void msdu__waiting_learn(const msdu__interval_args *args, msdu__round_stats *sta
 /* Were narrower gradient rounds tried for long enough, and no faster than float32 was? Then they
  * rest, twice as long each time. */
 bool msdu__waiting_refuses(msdu__interval_state *state);
+/* Is what is waited for the network's? Then fewer bytes made steps shorter, or a message's latency
+ * alone misses the target. True as well where that cannot be known. */
+bool msdu__waiting_is_network(const msdu__interval_args *args, const msdu__round_stats *stats,
+                              const msdu__interval_state *state);
 /* What is known of hiding: hide_share where nothing was measured yet. state may be NULL. */
 msdu__hiding msdu__waiting_hiding(const msdu__interval_args *args,
                                   const msdu__interval_state *state);

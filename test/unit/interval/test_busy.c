@@ -13,6 +13,7 @@ typedef struct machine {
     double step_ms;
     double link_ms;    /* of float32, while the machine is quiet */
     double busy_ms;    /* more, in link and wait, in all rounds but one of `quiet_every` */
+    double latency_ms; /* of a message */
     double queued_ms;  /* a thread waited for a core, in rounds that are not quiet */
     int quiet_every;   /* 0: never quiet */
     int stopped_every; /* in one round of these the time stamps are of a stopped thread; 0: none */
@@ -23,6 +24,7 @@ typedef struct machine {
     int left;         /* first round that decided for anything but float32 at h = 1; 0: none */
     int back;         /* first after it that did for float32 again */
     int left_again;   /* and that left once more */
+    int local;        /* first round that decided for local steps; 0: none */
     const char *seen; /* "no faster" once a reason said so */
 } machine;
 
@@ -48,6 +50,7 @@ static msdu__round_stats round_of(const machine *m)
     stats.step_ns = (uint64_t)(1e6 * m->step_ms);
     stats.wire = stats.link_wire = m->now.wire;
     stats.link_ns = (uint64_t)(is_stopped ? 2000 : 1e6 * link);
+    stats.latency_ns = (uint64_t)(1e6 * m->latency_ms);
     stats.queued_ns = is_quiet ? 0 : (uint64_t)(1e6 * m->queued_ms);
     stats.wait_ns = (uint64_t)(1e6 * (m->waits_ms >= 0 ? m->waits_ms : link));
     return stats;
@@ -56,6 +59,7 @@ static msdu__round_stats round_of(const machine *m)
 static void note(machine *m, const msdu__decision *d)
 {
     bool is_exact = d->wire == FLOAT32 && d->interval == 1;
+    m->local = m->local == 0 && d->interval > 1 ? m->round : m->local;
     m->left = m->left == 0 && !is_exact ? m->round : m->left;
     m->back = m->left > 0 && m->back == 0 && is_exact ? m->round : m->back;
     m->left_again = m->back > 0 && m->left_again == 0 && !is_exact ? m->round : m->left_again;
@@ -175,6 +179,34 @@ START_TEST(a_format_that_is_faster_stays)
 }
 END_TEST
 
+/* --- local steps, from which there is no way back --- */
+
+/* Waits of a machine that is never quiet, and of links whose every message or every byte is slow;
+ * with a target that four bits do not meet either. */
+static const struct {
+    const char *what;
+    double link_ms, busy_ms, latency_ms;
+    int most;
+} locals[] = {
+    {"a busy machine, whatever the format", 0.2, 4, 0, 0},
+    {"a very busy one", 0.2, 30, 0.02, 0},
+    {"a slow link", 400, 0, 0, 24},
+    {"a slow link of a busy machine", 400, 8, 0, 24},
+    {"a far one", 0.2, 8, 8, 24},
+};
+
+START_TEST(local_steps_are_for_the_network_only)
+{
+    machine m = machine_new(locals[_i].link_ms, locals[_i].busy_ms);
+    m.quiet_every = 0;
+    m.latency_ms = locals[_i].latency_ms;
+    m.args.target_overhead = 0.005;
+    machine_run(&m, 1200);
+    ck_assert_msg((m.local > 0) == (locals[_i].most > 0) && m.local <= locals[_i].most, "%s: %d",
+                  locals[_i].what, m.local);
+}
+END_TEST
+
 /* --- codes --- */
 
 START_TEST(codes_are_counted_until_they_are_measured)
@@ -216,6 +248,7 @@ int main(void)
     tcase_add_test(tcase, what_every_exchange_costs_on_one_host_is_no_reason);
     tcase_add_test(tcase, a_format_that_is_no_faster_is_given_up_and_rests);
     tcase_add_test(tcase, a_format_that_is_faster_stays);
+    suite_table(tcase, local_steps_are_for_the_network_only, locals);
     tcase_add_test(tcase, codes_are_counted_until_they_are_measured);
     tcase_add_test(tcase, a_format_that_codes_longer_than_it_saves_is_not_taken);
     return suite_run(suite);

@@ -54,6 +54,9 @@ RUNS: dict[str, rank.Options] = {
     "powersgd": options("powersgd", settings={"rank": "1", "start": "2"}),
     "postlocal": options("postlocal", settings={"period": "2", "warmup": "2"}),
     "hierarchical": options("hierarchical", settings={"outer": "2", "warmup": "0"}),
+    "ssp-0": options("ssp", settings={"bound": "0"}),
+    "nsoft-all": options("nsoft", settings={"count": "2"}),
+    "asp": options("asp"), "staleness": options("staleness"), "dssp": options("dssp"),
     "gpt": options("ddp", model="gpt", dataset="synthetic-text", optimizer="adamw", lr=1e-2,
                    size={"width": 16, "layers": 1, "heads": 2}),
 }
@@ -110,6 +113,18 @@ class Runs(unittest.TestCase):
         for one, other in zip(ddp["eval_loss"], local["eval_loss"]):
             self.assertAlmostEqual(one, other, places=4)
         self.assertNotAlmostEqual(self.found["none"]["eval_loss"][-1], ddp["eval_loss"][-1], 4)
+
+    def test_a_server_that_waits_for_all_equals_ddp(self) -> None:
+        for name in ("ssp-0", "nsoft-all"):
+            for one, other in zip(self.found["ddp"]["eval_loss"], self.found[name]["eval_loss"]):
+                self.assertAlmostEqual(one, other, places=5, msg=name)
+            self.assertEqual(self.found[name]["server_most_ahead"], 0)
+
+    def test_a_server_gets_and_gives_each_parameter_once_in_a_step(self) -> None:
+        # a rank sends half of its update, and the other rank its half of the values
+        made = {**self.found["asp"], "ranks": 2}
+        self.assertGreaterEqual(made["bytes_per_rank"], outcome.plain_bytes(made))
+        self.assertLess(made["bytes_per_rank"], 1.2 * outcome.plain_bytes(made) + 30000)
 
     def test_text_model_learns(self) -> None:
         self.assertEqual(self.found["gpt"]["metric"], "loss")

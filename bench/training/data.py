@@ -300,21 +300,24 @@ def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
                                       ].permute(0, 3, 1, 2)
 
 
+def batch_of(split: Split, numbers: Tensor, generator: torch.Generator, length: int = 64,
+             offset: int = 0) -> tuple[Tensor, Tensor]:
+    """The samples of these numbers, images augmented."""
+    if split.y is None:
+        return _sequences(split.x, numbers * length + offset, length)
+    images = torch.from_numpy(split.x[numbers.numpy()])
+    return (normalized(augmented(images, generator)),
+            torch.from_numpy(split.y[numbers.numpy()]))
+
+
 def training_batches(dataset: Dataset, shards: Shards, epoch: int
                      ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of one epoch: images float32 and labels, or characters (batch, length) twice."""
     generator = _generator(shards.seed, epoch, 2, shards.rank)
-    split = dataset.train
-    if split.y is None:
-        offset = int(torch.randint(0, shards.length, (1,), generator=_generator(
-            shards.seed, epoch, 3)))
-        for numbers in shards.order(epoch):
-            yield _sequences(split.x, numbers * shards.length + offset, shards.length)
-        return
+    offset = int(torch.randint(0, shards.length, (1,), generator=_generator(
+        shards.seed, epoch, 3)))
     for numbers in shards.order(epoch):
-        images = torch.from_numpy(split.x[numbers.numpy()])
-        yield (normalized(augmented(images, generator)),
-               torch.from_numpy(split.y[numbers.numpy()]))
+        yield batch_of(dataset.train, numbers, generator, shards.length, offset)
 
 
 def _sequences(text: np.ndarray, starts: Tensor, length: int) -> tuple[Tensor, Tensor]:

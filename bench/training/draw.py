@@ -22,7 +22,8 @@ WIRE_COLORS = {"float32": "tab:blue", "bfloat16": "tab:cyan", "int8": "tab:olive
                "int4": "tab:green", "ternary": "tab:red", "sparse": "tab:purple"}
 
 
-def _save(figure: Any, file: pathlib.Path) -> None:
+def save(figure: Any, file: pathlib.Path) -> None:
+    """Write a figure as a file that is the same whenever the figure is."""
     figure.savefig(file, bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)
 
@@ -65,7 +66,7 @@ def frontier(found: list[Outcome], problem: Problem, file: pathlib.Path) -> None
     axes.set_title(f"{problem.model} on {problem.dataset}, {problem.ranks} ranks")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    _save(figure, file)
+    save(figure, file)
 
 
 def _speeds(found: list[Outcome], problem: Problem, records: list[Record]
@@ -112,7 +113,7 @@ def times(found: list[Outcome], problem: Problem, records: list[Record], file: p
     axes.set_title(f"{problem.model} on {problem.dataset}, {problem.ranks} ranks")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    _save(figure, file)
+    save(figure, file)
 
 
 def write(records: list[Record], out: pathlib.Path) -> None:

@@ -42,7 +42,8 @@ def identity_of(options: Options, ranks: int, rate: float, purpose: str) -> reco
 
 def _rank_command(options: Options, result: pathlib.Path) -> list[str]:
     text = json.dumps({"options": dataclasses.asdict(options), "result": str(result)})
-    return [sys.executable, str(BENCH / "training" / "train.py"), "--rank-of", text]
+    program = "uneven.py" if options.uneven else "train.py"
+    return [sys.executable, str(BENCH / "training" / program), "--rank-of", text]
 
 
 def _environment(extra: dict[str, str]) -> dict[str, str]:
@@ -121,22 +122,24 @@ def _on_loopback(options: Options, ranks: int, work: pathlib.Path, seconds: floa
           for rank in range(ranks)], work, seconds)
 
 
-def _in_lab(options: Options, ranks: int, rate: float, work: pathlib.Path, seconds: float
-            ) -> None:
-    """Each rank in a network namespace of its own, its link shaped to rate Mbit/s (root)."""
+def _in_lab(options: Options, ranks: int, per_host: int, rate: float, work: pathlib.Path,
+            seconds: float) -> None:
+    """Hosts are network namespaces of their own, their links shaped to rate Mbit/s (root)."""
     shape = ["--rate", f"{rate:g}mbit"] if rate > 0 else []
-    command = [sys.executable, str(BENCH / "lab"), "--ranks", str(ranks), *shape,
+    hosts = ["--hosts", str(ranks // per_host), "--per-host", str(per_host)]
+    command = [sys.executable, str(BENCH / "lab"), *hosts, *shape,
                "--output-dir", str(work), "--", *_rank_command(options, work / "result.json")]
     _run([(command, _environment({}))], work, seconds)
 
 
 def run(options: Options, ranks: int, rate: float, purpose: str = "run",
-        seconds: float = 3600.0) -> record.Record:
+        seconds: float = 3600.0, per_host: int = 1) -> record.Record:
     """One run and its record.
 
     rate     Mbit/s of every rank's link; 0: loopback; -1: links of bench/lab, not shaped
     purpose  why: "accuracy", "search", "step", "whole" or "run"
     seconds  longest time it may take
+    per_host ranks of a host of bench/lab
     Raises RunFailed, data.MissingData.
     """
     data.load(options.dataset, options.data, options.cache)  # decode once, before the ranks do
@@ -145,7 +148,7 @@ def run(options: Options, ranks: int, rate: float, purpose: str = "run",
     with tempfile.TemporaryDirectory(prefix="msdu-train-") as folder:
         work = pathlib.Path(folder)
         if rate:
-            _in_lab(options, ranks, rate, work, seconds)
+            _in_lab(options, ranks, per_host, rate, work, seconds)
         else:
             _on_loopback(options, ranks, work, seconds)
         result = json.loads((work / "result.json").read_text(encoding="utf-8"))

@@ -177,7 +177,13 @@ class Ours(Method):
         except ImportError as error:
             raise Unavailable(f"the package msdu cannot be imported: {error}") from error
         settings, job.settings = job.settings, {}
+        self.is_clock = settings.get("uneven") == "clock"
         self.attachment = msdu.attach(job.model, job.optimizer, **settings)
+
+    def state(self) -> str:
+        """How ranks go on: "clock" where each makes steps of its own."""
+        summary = self.attachment.summary()
+        return str(getattr(summary, "state", "clock" if self.is_clock else "exact"))
 
     def settle(self) -> None:
         self.attachment.wait()
@@ -196,6 +202,8 @@ class Ours(Method):
                  "interval_steps", "wire", "domain", "drift", "divergence", "reason")
         changes = [row for before, row in zip([None, *self.rows], self.rows) if before is None or
                    (before.interval_steps, before.wire_bits) != (row.interval_steps, row.wire_bits)]
+        names += tuple(name for name in ("missed", "state", "network_ns", "straggler_ns", "hosts")
+                       if hasattr(self.summary, name))
         return {f"msdu_{name}": getattr(self.summary, name) for name in names} | {
             "msdu_change_step": [row.step for row in changes],
             "msdu_change_interval": [row.interval_steps for row in changes],
@@ -229,6 +237,8 @@ def expand(name: str) -> tuple[str, dict[str, str]]:
     if match := re.fullmatch(rf"ours-h(\d+)-({'|'.join(WIRES)})(-block)?", name):
         implied = {"interval": "fixed", "interval_steps": match[1], "wire": match[2]}
         return "ours", {**implied, **({"overlap": "blocking"} if match[3] else {})}
+    if name == "lb-bsp":  # DDP, with batches by the speeds that the ranks have (uneven_rank.py)
+        return "ddp", {}
     if name == "diloco-ours":
         return "ours", {"interval": "fixed", "interval_steps": "16", "wire": "float32",
                         "domain": "parameter", "overlap": "blocking", "correct": "outer",

@@ -45,6 +45,7 @@ class Options:
     settings: dict[str, str]
     device: str
     threads: int
+    uneven: dict[str, Any] | None = None  # ranks of different speeds: uneven_rank.py
 
 
 @dataclasses.dataclass
@@ -60,7 +61,7 @@ class Progress:
     points: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
 
-def rate_factor(step: int, total: int, warmup: float) -> float:
+def rate_factor(step: float, total: int, warmup: float) -> float:
     """Learning rate of a step relative to the largest: linear warm-up, then a cosine to zero."""
     first = max(1, int(total * warmup))
     if step < first:
@@ -101,7 +102,7 @@ class Run:
         samples = data.training_samples(self.dataset, options.samples, length)
         self.shards = data.Shards(samples, self.ranks, self.rank, options.batch, options.seed,
                                   length)
-        self.total = self.shards.steps * options.epochs
+        self.total = self.total_steps()
         if self.total == 0:
             raise ValueError(f"{samples} samples make no step of {self.ranks} x {options.batch}")
         torch.manual_seed(options.seed)  # the same parameters on all ranks
@@ -118,32 +119,47 @@ class Run:
         self.stops = {math.ceil(last * (i + 1) / options.evaluations)
                       for i in range(options.evaluations)}
 
+    def total_steps(self) -> int:
+        """Steps over which the learning rate falls to zero."""
+        return self.shards.steps * self.options.epochs
+
     def train(self) -> None:
         """All epochs, or as many steps as asked for."""
         dist.barrier()
-        self._start_counting()
+        self.start_counting()
         for epoch in range(self.options.epochs):
             for x, y in data.training_batches(self.dataset, self.shards, epoch):
-                self._step(x.to(self.device), y.to(self.device))
+                self.step(x.to(self.device), y.to(self.device))
                 if self.progress.step in self.stops and self.progress.step < self.last:
                     self._pause()
                     self._evaluate()
                     self._resume()
                 if self.progress.step == self.last:
-                    self._end()
+                    self.end()
                     return
 
-    def _step(self, x: Tensor, y: Tensor) -> None:
-        factor = rate_factor(self.progress.step, self.total, self.options.warmup)
-        for group in self.inner.param_groups:
-            group["lr"] = self.options.lr * factor
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One training step."""
+        self._set_rate(rate_factor(self.position(), self.total, self.options.warmup))
         self.method.zero_grad()
-        loss = loss_of(self.method.forward(x), y)
+        loss = self.loss(self.method.forward(x), y)
         loss.backward()
         self.method.step()
         self.progress.losses.append(loss.item())
         self.progress.step += 1
         self._time()
+
+    def position(self) -> float:
+        """Where in total_steps() this step is."""
+        return self.progress.step
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """What this rank's gradients are of."""
+        return loss_of(output, target)
+
+    def _set_rate(self, factor: float) -> None:
+        for group in self.inner.param_groups:
+            group["lr"] = self.options.lr * factor
 
     def _time(self) -> None:
         """A window ends after WINDOW steps; first steps and evaluations are in none."""
@@ -162,7 +178,8 @@ class Run:
         self.progress.sent += sockets.bytes_sent() - self._sent
         self.progress.link_sent += (sockets.interface_bytes_sent() or 0) - self._link_sent
 
-    def _start_counting(self) -> None:
+    def start_counting(self) -> None:
+        """Time and bytes count from now on."""
         self._sent = sockets.bytes_sent()
         self._link_sent = sockets.interface_bytes_sent() or 0
         self._mark = time.perf_counter()
@@ -170,9 +187,10 @@ class Run:
 
     def _resume(self) -> None:
         dist.barrier()
-        self._start_counting()
+        self.start_counting()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """After the last step."""
         self.method.finish()
         self._pause()
         if self.options.evaluations:
@@ -228,23 +246,23 @@ class Run:
                if self.device.type == "cuda" else {}), **self.method.facts()}
 
 
-def train_once(options: Options) -> dict[str, Any]:
+def train_once(options: Options, kind: type[Run] = Run) -> dict[str, Any]:
     """A whole run over the default group; what it holds of the group is released on return."""
-    run = Run(options)
+    run = kind(options)
     run.train()
     result = run.result()
     run.method.close()
     return result
 
 
-def main(options: Options, result_file: str) -> None:
+def main(options: Options, result_file: str, kind: type[Run] = Run) -> None:
     """Body of a rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which."""
     allocator.keep_memory()
     torch.set_num_threads(options.threads)
     is_host = torch.device(options.device).type == "cpu"
     backend = "gloo" if is_host else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=datetime.timedelta(minutes=10))
-    result = train_once(options)
+    result = train_once(options, kind)
     if dist.get_rank() == 0:
         part = f"{result_file}.{os.getpid()}"
         with open(part, "w", encoding="utf-8") as file:

@@ -233,7 +233,7 @@ def _measured(pace: Pace, problem: Problem) -> str:
             f"ratio was {bits / (pace.rate_mbit * 1e6 * computing):.2g}.\n")
 
 
-def _machines(records: list[Record]) -> str:
+def machines(records: list[Record]) -> str:
     """Where all this was measured."""
     places = sorted({(one["processor"], one["cores"], one["device"], one["torch"])
                      for one in records})
@@ -246,7 +246,7 @@ def _machines(records: list[Record]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _failures(out: pathlib.Path) -> str:
+def failures(out: pathlib.Path) -> str:
     """What could not run, with the reason's last line."""
     rows = []
     for file in store.failures(out):
@@ -276,9 +276,9 @@ def write(records: list[Record], out: pathlib.Path) -> None:
     """Write out/table.md, and figures where matplotlib is there."""
     if not records:
         return
-    parts = ["# Training comparison\n", _machines(records), NOTES, glance(records),
+    parts = ["# Training comparison\n", machines(records), NOTES, glance(records),
              *(section(records, problem) for problem in outcome.problems_of(records)),
-             _failures(out)]
+             failures(out)]
     (out / "table.md").write_text("\n".join(parts), encoding="utf-8")
     try:
         import matplotlib  # noqa: F401

@@ -1,170 +1,224 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of different speeds: rounds by the clock beside torch's DDP, at shares of DDP's time.
+"""Ranks of different speeds, and hosts of several: time to DDP's result by all methods.
 
-    build/venv/bin/python bench/training/uneven.py --data DIR --speeds 1,1,1,.25
+    sudo build/venv/bin/python bench/training/uneven.py --data DIR --out bench/results/uneven
 
-Real processes over gloo on loopback train the small CNN on CIFAR-100. A rank of speed v takes
-1 / v of --base-ms for a step, by sleeping, so that cores stay free. DDP makes --steps steps and
-waits for the slowest rank in each. The library (uneven="clock") trains for --shares of that time.
-The learning rate falls to zero over the time of a run.
+Runs go on until all of training/uneven_plan.py are done or --budget is used up; call again to go
+on. A run that has its record is never repeated. Ranks are real processes on hosts of bench/lab,
+which needs root. A rank of speed v takes 1 / v of the base time for a step, by sleeping. --list
+shows what is missing, and about how many minutes each part of the table takes. Nothing else may
+run on the machine meanwhile.
 """
 from __future__ import annotations
 
 import argparse
 import json
 import pathlib
-import statistics
+import signal
 import sys
-import tempfile
 import time
-from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as spawner
-from torch.nn.functional import cross_entropy
-
-from training import data, methods, models
-
-BATCH = 32
+from training import train  # first: it tells where torch is missing
+from training import data, launch, models, rank, store, uneven_plan, uneven_report
+from training import uneven_rank
+from training.uneven_plan import CASES, METHODS, Planned, Wanted
 
 
-class Pace:
-    """A step takes 1 / speed of the base time, whatever its computing takes."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.computing = 0.0
-
-    def step(self, compute: Any) -> None:
-        """Sleep for what computing leaves, before it: as if computing had taken that long."""
-        time.sleep(max(self.seconds - self.computing, 0.0))
-        began = time.monotonic()
-        compute()
-        spent = time.monotonic() - began
-        self.computing += (0.1 if self.computing else 1.0) * (spent - self.computing)
-
-
-def accuracy(model: torch.nn.Module, dataset: data.Dataset) -> tuple[float, float]:
-    """Percent and mean loss over the test split."""
-    right, loss, count = 0, 0.0, 0
-    model.eval()
-    with torch.no_grad():
-        for x, y in data.test_batches(dataset, data.Shards(0, 1, 0, BATCH, 0), 0):
-            out = model(x)
-            loss += float(cross_entropy(out, y, reduction="sum"))
-            right += int((out.argmax(1) == y).sum())
-            count += len(y)
-    return 100 * right / count, loss / count
-
-
-def train(rank: int, given: argparse.Namespace, run: dict[str, Any], work: str) -> None:
-    """One rank; rank 0 writes the result."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{work}/store", rank=rank,
-                            world_size=len(given.speeds))
-    dataset = data.load("cifar100", given.data)
-    torch.manual_seed(run["seed"])
-    model = models.build("cnn", dataset.classes, {})
-    optimizer = torch.optim.SGD(model.parameters(), lr=run["lr"], momentum=0.9)
-    is_clock = run["method"] == "clock"
-    if is_clock:
-        import msdu
-
-        attached = msdu.attach(model, optimizer, uneven="clock", wire=given.wire)
-        called: torch.nn.Module = model
-    else:
-        called = torch.nn.parallel.DistributedDataParallel(model)
-    split = dataset.train
-    numbers = torch.Generator().manual_seed(1000 * run["seed"] + rank)
-
-    def compute() -> None:
-        sample = torch.randint(len(split.x), (BATCH,), generator=numbers).numpy()
-        images = data.augmented(torch.from_numpy(split.x[sample]), numbers)
-        optimizer.zero_grad()
-        cross_entropy(called(data.normalized(images)), torch.from_numpy(split.y[sample])).backward()
-        optimizer.step()
-
-    pace = Pace(given.base_ms / 1000 / given.speeds[rank])
-    dist.barrier()
-    began = time.monotonic()
-    steps = 0
-    share = 0.0
-    while share < 1:
-        for group in optimizer.param_groups:
-            group["lr"] = run["lr"] * (1 - share)
-        pace.step(compute)
-        steps += 1
-        spent = time.monotonic() - began
-        share = spent / run["seconds"] if is_clock else steps / given.steps
-    if is_clock:
-        attached.synchronize()
-    spent = time.monotonic() - began
-    result = {**run, "spent": spent, "steps": steps}
-    if is_clock:
-        counters = attached.summary()
-        result |= {"rounds": counters.rounds, "wire": counters.wire}
-        attached.finish()
-    if rank == 0:
-        result["accuracy"], result["loss"] = accuracy(model, dataset)
-        pathlib.Path(work, "result.json").write_text(json.dumps(result), "utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def measure(given: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
-    """A whole run, in processes of its own."""
-    with tempfile.TemporaryDirectory() as work:
-        spawner.spawn(train, (given, run, work), len(given.speeds))
-        found: dict[str, Any] = json.loads(pathlib.Path(work, "result.json").read_text("utf-8"))
-    print(json.dumps(found), file=sys.stderr, flush=True)
-    return found
-
-
-def numbers_of(text: str) -> list[float]:
-    """1,1,.25"""
-    return [float(part) for part in text.split(",")]
-
-
-def main() -> None:
-    """Run everything, print a table."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
-    add("--data", metavar="DIR", required=True, help="folder of CIFAR-100")
-    add("--speeds", type=numbers_of, default=[1, 1, 1, 0.25], help="of ranks; 1,1,1,.25")
-    add("--base-ms", type=float, default=80, help="step of a rank of speed 1")
-    add("--steps", type=int, default=400, help="of DDP")
-    add("--shares", type=numbers_of, default=[1, 0.4, 0.3], help="of DDP's time; 1,.4,.3")
-    add("--lrs", type=numbers_of, default=[0.02, 0.05], help="each method has its best of these")
+    add("--data", metavar="DIR", help="folder of the data sets")
+    add("--cache", metavar="DIR", help="folder for decoded data")
+    add("--out", metavar="DIR", help="records, tables and figures")
+    add("--budget", type=float, metavar="MINUTES", help="start no run after so long")
+    add("--cases", default=",".join(CASES), help="of the table, in order of importance")
+    add("--models", default="cnn,resnet,gpt")
+    add("--methods", default=",".join(METHODS))
     add("--seeds", type=int, default=3)
-    add("--wire", default="float32")
-    add("--json", metavar="OUT", help="all runs")
-    given = made.parse_args()
-    methods._use_checkout()  # pylint: disable=protected-access
-    runs: list[dict[str, Any]] = []
-    print("| method | time | lr | accuracy % | loss | runs |\n| --- | ---: | ---: | ---: | ---: | ---: |")
-    seconds = 0.0
-    for method, share in [("ddp", 1.0), *(("clock", share) for share in given.shares)]:
-        tried = {lr: measure(given, {"method": method, "lr": lr, "seed": 1, "share": share,
-                                     "seconds": seconds * share}) for lr in given.lrs}
-        best = min(tried, key=lambda lr: tried[lr]["loss"])
-        group = [tried[best]] + [
-            measure(given, {"method": method, "lr": best, "seed": seed, "share": share,
-                            "seconds": seconds * share}) for seed in range(2, given.seeds + 1)]
-        runs += [*tried.values(), *group[1:]]
-        spent = statistics.mean(one["spent"] for one in group)
-        seconds = seconds or spent
-        points = [one["accuracy"] for one in group]
-        print(f"| {method} | {spent / seconds:.2f} | {best} | {statistics.mean(points):.2f} "
-              f"({min(points):.2f} to {max(points):.2f}) "
-              f"| {statistics.mean(one['loss'] for one in group):.3f} | {len(group)} |", flush=True)
-    if given.json:
-        pathlib.Path(given.json).write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
+    add("--steps", type=int, default=uneven_plan.STEPS, help="of DDP")
+    add("--base-ms", type=float, help="a step of speed 1, instead of each model's own")
+    add("--samples", type=int, default=0, help="training samples; 0: all")
+    add("--test-samples", type=int, default=0, help="test samples; 0: all")
+    add("--dataset", help="instead of each model's own")
+    add("--loopback", action="store_true",
+        help="without bench/lab and root: cases without a shaped link only")
+    add("--retry", action="store_true", help="also runs that failed before")
+    add("--list", action="store_true", help="print what would run, and run nothing")
+    add("--report", action="store_true", help="run nothing")
+    add("--pack", action="store_true",
+        help="only move the records of new runs into the compressed file")
+    add("--rank-of", help=argparse.SUPPRESS)
+    return made
+
+
+def chosen(text: str, known: object, option: str) -> tuple[str, ...]:
+    """Names of a list, all known. ValueError."""
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in known:  # type: ignore[operator]
+            raise ValueError(f"{option}: {name!r} is none of {', '.join(known)}")  # type: ignore
+    return names
+
+
+def wanted_of(arguments: argparse.Namespace) -> Wanted:
+    """What the command line asks for. ValueError."""
+    cases = chosen(arguments.cases, CASES, "--cases")
+    if arguments.loopback:
+        cases = tuple(one for one in cases if not CASES[one].exchange)
+    return Wanted(cases, chosen(arguments.models, uneven_plan.BASE_MS, "--models"),
+                  chosen(arguments.methods, METHODS, "--methods"), arguments.seeds,
+                  arguments.steps, arguments.base_ms)
+
+
+def rate_of(arguments: argparse.Namespace, wanted: Wanted, one: Planned) -> float:
+    """Mbit/s at which a float32 exchange between hosts, 2 (H - 1) / H times 4 bytes a parameter on
+    each host's link, takes as many steps as the case says; -1: not shaped, 0: loopback."""
+    case = CASES[one.case]
+    if not case.exchange:
+        return 0.0 if arguments.loopback else -1.0
+    kind = models.KINDS[one.model]
+    dataset = data.load(arguments.dataset or kind.dataset, arguments.data, arguments.cache)
+    made = models.build(one.model, dataset.classes, {})
+    bits = 8 * 2 * (case.hosts - 1) / case.hosts * 4 * sum(p.numel() for p in made.parameters())
+    seconds = case.exchange * wanted.base_of(one.case, one.model) / 1e3
+    return float(f"{bits / seconds / 1e6:.4g}")
+
+
+def options_of(arguments: argparse.Namespace, wanted: Wanted, one: Planned) -> rank.Options:
+    """Options of a planned run."""
+    entry, case = METHODS[one.label], CASES[one.case]
+    words = ["--model", one.model, "--method", entry.method, "--lr", repr(one.lr), "--epochs", "1",
+             "--evaluations", "1", "--samples", str(arguments.samples), "--test-samples",
+             str(arguments.test_samples)]
+    for name in ("data", "cache", "dataset"):
+        if getattr(arguments, name) is not None:
+            words += [f"--{name}", str(getattr(arguments, name))]
+    for name, value in entry.settings:
+        words += ["--settings", f"{name}={value}"]
+    options = train.options_of(train.parser().parse_args(words), one.seed)
+    options.uneven = {
+        "case": one.case, "label": one.label, "part": one.part, "share": one.share,
+        "speeds": list(case.speeds), "bursts": case.bursts, "steps": wanted.steps,
+        "base_ms": wanted.base_of(one.case, one.model), "seconds": one.share * one.seconds}
+    return options
+
+
+def purpose_of(wanted: Wanted, one: Planned) -> str:
+    """What makes it another run than one with the same options."""
+    base = wanted.base_of(one.case, one.model)
+    return f"uneven {one.part} {one.case} {one.share:g} {wanted.steps}x{base:g}ms"
+
+
+def key_of(arguments: argparse.Namespace, wanted: Wanted, one: Planned) -> str:
+    """The record's name. It does not depend on how long DDP took, nor on the data's folder."""
+    options = options_of(arguments, wanted, one)
+    case = CASES[one.case]
+    rate = case.exchange or (0.0 if arguments.loopback else -1.0)
+    identity = launch.identity_of(options, case.ranks, rate, purpose_of(wanted, one))
+    return str(identity["key"])
+
+
+def to_do(arguments: argparse.Namespace, wanted: Wanted, out: pathlib.Path
+          ) -> list[tuple[Planned, str]]:
+    """Runs without a record, as far as they are known already, with their keys."""
+    records = store.load_all(out)
+    done = {one["key"] for one in records}
+    missing = []
+    for one in uneven_plan.everything(records, wanted):
+        key = key_of(arguments, wanted, one)
+        if key not in done and (arguments.retry or not store.failed(out, key).exists()):
+            missing.append((one, key))
+    return missing
+
+
+def say(text: str) -> None:
+    """A line with the time of day, at once."""
+    print(time.strftime("%H:%M:%S"), text, flush=True)
+
+
+def make(arguments: argparse.Namespace, wanted: Wanted, one: Planned, key: str, out: pathlib.Path
+         ) -> None:
+    """One run: its record, or a file that says why there is none."""
+    case = CASES[one.case]
+    say(f"{one.case} {one.model} {one.label} {one.part} share {one.share:g} lr {one.lr:g} "
+        f"seed {one.seed}: about {one.minutes:.1f} minutes")
+    failed = store.failed(out, key)
+    try:
+        made = launch.run(options_of(arguments, wanted, one), case.ranks,
+                          rate_of(arguments, wanted, one), purpose_of(wanted, one),
+                          seconds=600 + 20 * one.seconds, per_host=case.per_host)
+    except launch.RunFailed as error:
+        failed.parent.mkdir(parents=True, exist_ok=True)
+        failed.write_text(f"{one.case} {one.model} {one.label}\n{error}\n", encoding="utf-8")
+        say(f"  failed: {str(error).splitlines()[-1]}")
+        return
+    store.save({**made, "key": key}, out)
+    failed.unlink(missing_ok=True)
+    say(f"  {made['metric']} {made['final']:.3f} in {made['wall_s']:.1f} s, steps by rank "
+        f"{made['steps_by_rank']}")
+
+
+def show(arguments: argparse.Namespace, wanted: Wanted, out: pathlib.Path) -> None:
+    """What is missing, and what every part of the table takes in all."""
+    records = store.load_all(out)
+    print("about minutes in all: search, and a walk of three shares, of every method")
+    for model in wanted.models:
+        for case in wanted.cases:
+            labels = [one for one in wanted.methods if uneven_plan.is_wanted(case, one)]
+            minutes = {label: uneven_plan.estimate(records, wanted, case, model, label)
+                       for label in labels}
+            print(f"{model} {case}: {sum(minutes.values()):.0f} =",
+                  " + ".join(f"{label} {one:.0f}" for label, one in minutes.items()))
+    missing = to_do(arguments, wanted, out)
+    print(f"\nmissing, as far as known: {len(missing)} runs, "
+          f"{sum(one.minutes for one, _ in missing):.0f} minutes")
+    for one, key in missing:
+        print(key, one.case, one.model, one.label, one.part, f"{one.share:g} {one.lr:g}", one.seed,
+              f"{one.minutes:.1f}")
+
+
+def run_all(arguments: argparse.Namespace, wanted: Wanted, out: pathlib.Path) -> None:
+    """Until nothing is missing or the budget is used up."""
+    begun = time.monotonic()
+    while missing := to_do(arguments, wanted, out):
+        if arguments.budget is not None and time.monotonic() - begun >= 60 * arguments.budget:
+            break
+        make(arguments, wanted, *missing[0], out)
+
+
+def main() -> int:
+    """Exit status: 0, 2 for wrong use or missing data."""
+    made = parser()
+    arguments = made.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that ranks are ended as well
+    if arguments.rank_of:
+        task = json.loads(arguments.rank_of)
+        rank.main(rank.Options(**task["options"]), task["result"], uneven_rank.UnevenRun)
+        return 0
+    if arguments.out is None:
+        made.error("--out DIR is needed")
+    out = pathlib.Path(arguments.out)
+    try:
+        wanted = wanted_of(arguments)
+        out.mkdir(parents=True, exist_ok=True)
+        if arguments.pack:
+            say(f"{store.pack(out)} new records in {out / store.PACKED}")
+            return 0
+        if arguments.list:
+            show(arguments, wanted, out)
+            return 0
+        if not arguments.report:
+            run_all(arguments, wanted, out)
+        uneven_report.write(store.load_all(out), wanted, out)
+    except (data.MissingData, ValueError) as error:
+        made.error(str(error))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -172,9 +172,10 @@ typedef struct msdu_config {
     /* ranks of different speeds */
     const char *uneven;      /* ranks of different speeds; wait: all wait for the slowest; clock:
                                 rounds by the clock, nobody waits, a slow rank comes in a later one;
-                                wait, clock */
+                                auto: wait, and clock once more than target_overhead is waited for
+                                slow ranks; wait, clock, auto */
     double clock_period;     /* clock: steps of the median rank from one round to the next; 0: as
-                                fast as the network is; default 1 */
+                                fast as the network is; auto: at least these; default 1 */
     double clock_grace;      /* clock: such steps that a round waits for a rank, from when it is
                                 due; default 1 */
     int64_t clock_bound;     /* clock: rounds that a rank may miss in a row before all wait for it

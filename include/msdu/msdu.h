@@ -164,6 +164,12 @@ typedef struct msdu_summary {
     uint32_t lanes;          /* lanes in use now */
     uint64_t missed;         /* rounds by the clock in which this rank had ended no step in time
                                 (setting uneven); it came in a later one */
+    uint64_t network_ns;     /* of the ranks' waiting: what the one that waited least did, for the
+                                network; summed over rounds */
+    uint64_t straggler_ns;   /* and what ranks waited more, on average: for slower ranks */
+    uint64_t common_steps;   /* steps of the average rank, as of the latest round; pace schedules
+                                by these (setting uneven) */
+    const char *state;       /* static; exact, local or clock: how ranks synchronize now */
 } msdu_summary;
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)

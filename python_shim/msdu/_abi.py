@@ -141,6 +141,10 @@ class SummaryStruct(ctypes.Structure):
         ("slice_cuts", c_uint32),
         ("lanes", c_uint32),
         ("missed", c_uint64),
+        ("network_ns", c_uint64),
+        ("straggler_ns", c_uint64),
+        ("common_steps", c_uint64),
+        ("state", c_char_p),
     ]
 
 

@@ -54,6 +54,10 @@ class Summary:
         lanes: lanes in use now.
         missed: rounds by the clock in which this rank had ended no step in time (``uneven="clock"``);
             it came in a later one.
+        network_ns: what the rank that waited least waited in each round, for the network; nanoseconds.
+        straggler_ns: what ranks waited more, on average, for slower ones; nanoseconds.
+        common_steps: steps of the average rank.
+        state: how ranks synchronize now: ``exact``, ``local`` or ``clock``.
         sent_steps: h of most rounds so far; 0: there was none.
         sent_wire: their number format.
         sent_domain: what they synchronized.
@@ -81,6 +85,10 @@ class Summary:
     slice_cuts: int = 0
     lanes: int = 0
     missed: int = 0
+    network_ns: int = 0
+    straggler_ns: int = 0
+    common_steps: int = 0
+    state: str = "exact"
     sent_steps: int = 0
     sent_wire: str = ""
     sent_domain: str = ""

@@ -268,9 +268,10 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
 static msdu_status guard_state(msdu_ctx *ctx)
 {
     msdu_status status = msdu__guard_running(ctx);
-    return status == MSDU_OK && ctx->job.is_clocked
+    return status == MSDU_OK && ctx->caller.is_clocked
                ? msdu__fail(MSDU_ERR_UNSUPPORTED,
-                            "rank %d: with setting uneven = clock ranks are in different steps: "
+                            "rank %d: in rounds by the clock (setting uneven = clock or auto) ranks are "
+                            "in different steps: "
                             "there is no common state",
                             ctx->job.rank)
                : status;

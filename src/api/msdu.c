@@ -147,6 +147,9 @@ static void describe_start(msdu_ctx *ctx)
     summary->domain = ctx->job.starts_gradients ? "gradient"
                       : ctx->job.is_accumulated ? "accumulated"
                                                 : "parameter";
+    summary->state = ctx->engine.ticks.is_on     ? "clock"
+                     : ctx->job.starts_gradients ? "exact"
+                                                 : "local";
     summary->slice_bytes = ctx->model.tuning.slice_bytes;
     summary->window = ctx->model.tuning.window;
     summary->lanes = ctx->model.tuning.lanes;
@@ -170,6 +173,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
     }
     ctx->caller.is_gradient = ctx->job.starts_gradients;
     ctx->caller.is_local_entered = ctx->job.starts_local;
+    ctx->caller.is_clocked = ctx->engine.ticks.is_on;
     describe_start(ctx);
     if (ctx->job.starts_local) {
         msdu__domain_anchor(&ctx->engine);

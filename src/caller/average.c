@@ -116,7 +116,7 @@ static msdu_status check_steps(const msdu__caller *c, const final_facts *facts,
 /* By the clock ranks make different numbers of steps, and all of them count. */
 static uint64_t reached_by(const msdu__caller *c)
 {
-    return c->job->is_clocked ? 0 : c->is_idle ? c->reached : c->step;
+    return c->is_clocked ? 0 : c->is_idle ? c->reached : c->step;
 }
 
 /* Do all ranks hold the same bits already? Names a rank with a bad value. */
@@ -360,7 +360,7 @@ static msdu_status run_drained(msdu__caller *c, const msdu__event *work)
     msdu__cell *blocked = &c->hand->reports.blocked_ns;
     uint64_t before = msdu__cell_get(blocked);
     /* by the clock ranks come here one by one: who is here has no input until all are */
-    msdu_status status = c->job->is_clocked ? msdu__boundary_join(c) : MSDU_OK;
+    msdu_status status = c->is_clocked ? msdu__boundary_join(c) : MSDU_OK;
     status = status == MSDU_OK ? msdu__caller_drain(c) : status;
     if (status != MSDU_OK) {
         return status;

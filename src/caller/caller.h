@@ -19,6 +19,7 @@ typedef struct msdu__schedule {
     uint32_t interval;   /* h, delay and wire of the next round, as decided */
     uint32_t delay_steps;
     int wire;
+    bool wants_clock; /* rounds by the clock from the next one on */
 } msdu__schedule;
 
 typedef struct msdu__caller {
@@ -43,7 +44,8 @@ typedef struct msdu__caller {
     uint64_t resumed_step; /* its step */
     uint64_t run_name;     /* of the run a state came from; 0: none */
     uint64_t commands;     /* given so far */
-    bool is_ticking;       /* rounds by the clock: it runs */
+    bool is_clocked;       /* rounds by the clock */
+    bool is_ticking;       /* it runs */
     uint64_t stops;        /* times it stopped */
     uint64_t shifted;      /* rounds whose means parameters have taken */
     uint64_t step_began_ns;
@@ -101,6 +103,8 @@ void msdu__step_synchronize(msdu__caller *c);
 void msdu__step_weigh(msdu__caller *c);
 
 /* --- boundary.c: rounds by the clock --- */
+/* From rounds by steps, of gradients, to these: parameters are made equal, and are the anchors. */
+void msdu__boundary_enter(msdu__caller *c);
 /* The end of a step: contribute if the round is due, take what has arrived. */
 msdu_status msdu__boundary(msdu__caller *c);
 /* Contribute what is left, then take part without input until no rank has any; the clock stands

@@ -36,7 +36,7 @@ static void set_idle(msdu__caller *c, bool is_idle)
 
 msdu_status msdu__join_run(msdu__caller *c)
 {
-    if (c->job->is_clocked) {
+    if (c->is_clocked) {
         return msdu__boundary_join(c);
     }
     bool are_all_out = false;

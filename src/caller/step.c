@@ -88,6 +88,7 @@ static void take_decision(msdu__caller *c, uint32_t fragment)
     f->interval = decision->interval;
     f->wire = decision->wire;
     f->delay_steps = decision->delay_steps;
+    f->wants_clock = decision->is_clock;
 }
 
 /* A local round needs room for results that are late, and training may end before the next one. */
@@ -115,6 +116,7 @@ static void enter_local(msdu__caller *c)
     c->is_local_entered = true;
     pthread_mutex_lock(&c->hand->lock);
     c->hand->summary.domain = "parameter";
+    c->hand->summary.state = "local";
     pthread_mutex_unlock(&c->hand->lock);
     for (uint32_t i = 0; i < c->model->tensor_count; i++) {
         if (c->model->tensors[i].role == MSDU_ROLE_MODEL) {
@@ -165,7 +167,12 @@ static void plan_next_rounds(msdu__caller *c)
             msdu__caller_reset(c);
         }
         take_decision(c, i);
-        if (c->is_gradient && f->interval > 1 && may_enter_local(c)) {
+        bool is_left = c->is_gradient && (f->interval > 1 || f->wants_clock) && may_enter_local(c);
+        if (is_left && f->wants_clock) {
+            msdu__boundary_enter(c);
+            return;
+        }
+        if (is_left) {
             enter_local(c);
             return;
         }
@@ -210,7 +217,7 @@ static msdu_status end_round(msdu__caller *c)
 
 static void begin_round(msdu__caller *c)
 {
-    if (!c->job->is_clocked) {
+    if (!c->is_clocked) {
         msdu__reslice_due(c);
         open_due(c);
         msdu__worker_kick(&c->hand->worker);
@@ -219,7 +226,7 @@ static void begin_round(msdu__caller *c)
 
 msdu_status msdu__step_end(msdu__caller *c)
 {
-    msdu_status status = c->job->is_clocked ? msdu__boundary(c) : end_round(c);
+    msdu_status status = c->is_clocked ? msdu__boundary(c) : end_round(c);
     if (status != MSDU_OK) {
         return status;
     }

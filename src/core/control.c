@@ -86,6 +86,8 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
         .wants_plan = f->order.is_wanted ? 1.0 : 0.0,
         .weight = weight,
         .is_idle = is_idle ? 1.0 : 0.0,
+        .steps = (double)msdu__cell_get(&e->hand->reports.step_count),
+        .missed = (double)e->ticks.missed_all,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
         .hash = {(double)(uint32_t)captured, (double)(uint32_t)(captured >> 32)},
     };

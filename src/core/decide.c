@@ -6,6 +6,7 @@
 #include "decide.h"
 
 #include "control.h"
+#include "pace.h"
 #include "tune.h"
 
 #include <math.h>
@@ -29,6 +30,8 @@ static void reduce_control(const msdu__engine *e, const msdu__fragment *f, msdu_
     double latency = (double)INFINITY;
     double wait = (double)INFINITY;
     double alone = (double)INFINITY;
+    double alones = 0;
+    double trainers = 0;
     double queued = 0;
     double weights = msdu__message_weights(e, f);
     for (int32_t rank = e->job->ranks; rank-- > 0;) {
@@ -45,6 +48,8 @@ static void reduce_control(const msdu__engine *e, const msdu__fragment *f, msdu_
         queued = largest(queued, c->queued_ns);
         wait = c->weight > 0 ? smallest(wait, c->wait_ns) : wait; /* who joined does not train */
         alone = c->weight > 0 ? smallest(alone, c->alone_ns) : alone;
+        alones += c->weight > 0 ? c->alone_ns : 0;
+        trainers += c->weight > 0 ? 1 : 0;
     }
     stats->mean_sq = f->mean_sq;
     if (msdu__wire_at(f->round.wire)->has_feedback) {
@@ -61,6 +66,7 @@ static void reduce_control(const msdu__engine *e, const msdu__fragment *f, msdu_
     stats->latency_ns = (uint64_t)latency;
     stats->queued_ns = (uint64_t)queued;
     stats->wait_ns = isfinite(wait) ? (uint64_t)wait : 0;
+    stats->straggler_ns = isfinite(alone) ? (uint64_t)(alones / trainers - alone) : 0;
     stats->shared_ns = isfinite(wait) ? (uint64_t)(wait - smallest(wait, alone)) : 0;
 }
 
@@ -91,6 +97,7 @@ static void collect_stats(const msdu__engine *e, const msdu__fragment *f, msdu__
         .messages = e->model->slice_bound,
     };
     reduce_control(e, f, stats);
+    msdu__pace_times(e, f, stats);
     /* one of several fragments speaks for the whole model */
     double whole = (double)e->model->element_count / (double)fragment_elements(e, f);
     stats->link_ns = (uint64_t)((double)stats->link_ns * whole);
@@ -132,7 +139,10 @@ void msdu__decide(msdu__engine *e, msdu__fragment *f)
     *next = (msdu__decision){.interval = f->round.interval,
                              .wire = f->round.wire,
                              .delay_steps = (uint32_t)e->job->settings.delay_steps};
-    e->job->policy->decide(&e->job->interval_args, &stats, &e->interval_state, next);
+    if (!msdu__pace_decide(e, &stats, next)) {
+        e->job->policy->decide(&e->job->interval_args, &stats, &e->interval_state, next);
+        msdu__pace_climb(e, f, &stats, next);
+    }
     log_change(e, &stats, next);
     e->decision = *next;
     msdu__tune_hear(e, f, &stats);
@@ -143,6 +153,8 @@ void msdu__decide(msdu__engine *e, msdu__fragment *f)
     /* as it was carried out: the decision is the next round's, or of the one after it */
     e->hand->summary.interval_steps = f->round.interval;
     e->hand->summary.wire = msdu__wire_at(f->round.wire)->name;
+    e->hand->summary.network_ns += stats.wait_ns;
+    e->hand->summary.straggler_ns += stats.straggler_ns;
     e->hand->summary.divergence = stats.mean_sq > 0 ? stats.local_sq / stats.mean_sq : 0;
     e->hand->summary.drift = stats.weight_sq > 0 ? drift / stats.weight_sq : 0;
     snprintf(e->hand->summary.reason, sizeof(e->hand->summary.reason), "%s", next->reason);

@@ -99,6 +99,8 @@ static void derive_interval(msdu__job *job)
         .fixed_wire = (int)s->wire,
         .widest_wire = MSDU__WIRE_FLOAT32,
         .fragments = s->overlap == MSDU__OVERLAP_STREAMED ? (uint32_t)s->fragments : 1,
+        .clock_period = s->clock_period,
+        .clock_grace = s->clock_grace,
         .hide_share = s->overlap == MSDU__OVERLAP_BLOCKING ? 0.0 : HIDDEN_UNDER_BACKWARD,
     };
     derive_hiding(s, &job->interval_args);
@@ -109,7 +111,6 @@ static void derive_interval(msdu__job *job)
 msdu_status msdu__derive(msdu__job *job, msdu__correct_args *correct_out)
 {
     msdu__settings *s = &job->settings;
-    job->is_clocked = s->uneven == MSDU__UNEVEN_CLOCK;
     bool keeps = is_late(s) || s->overlap == MSDU__OVERLAP_AUTO;
     char why[MSDU__TEXT_BYTES];
     if (!msdu__chain_parse(s->correct, keeps, &job->chain, why, sizeof(why))) {

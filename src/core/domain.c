@@ -173,7 +173,7 @@ static void capture_piece(msdu__engine *e, const msdu__fragment *f, uint32_t sli
     void *buf = offset_of(run->buf, dtype, part->at);
     msdu_sums *sums = f->round.is_exact ? NULL : &e->captured[part->segment];
     msdu_launch at = over(e, MSDU_STAGE_EARLY, slice, part);
-    if (e->job->is_clocked && !f->round.is_exact) {
+    if (e->ticks.is_on && !f->round.is_exact) {
         capture_progress(e, f, slice, part, run->is_state ? NULL : sums);
     } else if (run->is_state) {
         load(e, buf, slice, part);
@@ -302,7 +302,7 @@ void msdu__domain_reduced(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &e->runs[slice];
     bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
-    bool needs_norm = f->round.is_gradient || e->job->is_accumulated || e->job->is_clocked ||
+    bool needs_norm = f->round.is_gradient || e->job->is_accumulated || e->ticks.is_on ||
                       (e->job->chain.needs & MSDU__NEEDS_NORM) != 0;
     double factor = run->is_narrow || is_sum ? 1 : 1.0 / e->job->ranks;
     msdu_sums *sums = needs_norm && !run->is_state ? &run->found->mean : NULL;
@@ -342,7 +342,7 @@ static void apply_piece(msdu__engine *e, msdu__fragment *f, uint32_t slice, cons
     void *buf = offset_of(run->buf, e->model->slicing.slices[slice].dtype, part->at);
     if (run->is_state) {
         store(e, buf, slice, part);
-        if (e->job->is_clocked) {
+        if (e->ticks.is_on) {
             load(e, offset_of(run->anchor, e->model->slicing.slices[slice].dtype, part->at), slice,
                  part);
         }
@@ -425,7 +425,7 @@ void msdu__domain_apply(msdu__engine *e, msdu__fragment *f, uint32_t slice)
     if (f->round.is_gradient || is_void || is_unmoved) {
         return; /* gradients hold the mean already */
     }
-    if (e->job->is_clocked && !f->round.is_exact) {
+    if (e->ticks.is_on && !f->round.is_exact) {
         follow(e, slice);
         return;
     }
@@ -557,7 +557,7 @@ void msdu__domain_reset(msdu__engine *e)
 
 void msdu__domain_anchor(msdu__engine *e)
 {
-    uint32_t bound = e->job->is_clocked ? e->model->slicing.slice_count : e->model->slice_bound;
+    uint32_t bound = e->ticks.is_on ? e->model->slicing.slice_count : e->model->slice_bound;
     for (uint32_t slice = bound; slice-- > 0;) {
         uint64_t at = 0;
         int32_t dtype = e->model->slicing.slices[slice].dtype;
@@ -581,7 +581,7 @@ void msdu__domain_rollback(msdu__engine *e)
             store(e, offset_of(e->runs[slice].anchor, dtype, at), slice, &part);
             at += part.count;
         }
-        if (e->job->is_clocked) {
+        if (e->ticks.is_on) {
             fill(e, e->runs[slice].snapshot, 0, at * msdu__dtype_working_bytes(dtype),
                  MSDU_STAGE_LATE);
         }

@@ -9,6 +9,7 @@
 
 #include "fragment.h"
 #include "handover.h"
+#include "interval/ladder.h"
 #include "slice.h"
 #include "slicer/plan.h"
 
@@ -56,14 +57,33 @@ typedef struct msdu__files {
 
 /* Rounds by the clock, see tick.h. */
 typedef struct msdu__ticks {
+    bool is_on; /* rounds are by the clock */
     bool is_running;
-    uint64_t tick_ns; /* when the open round was due */
-    double step_ns;   /* of the median rank; 0: not known of every rank */
-    uint32_t missed;  /* rounds in a row */
-    double weight;    /* of this rank when it came last */
-    uint64_t came_ns; /* and when that was */
-    double *times;    /* room for a number of each rank */
+    uint64_t tick_ns;    /* when the open round was due */
+    double step_ns;      /* of the median rank; 0: not known of every rank */
+    uint32_t missed;     /* rounds in a row */
+    uint64_t missed_all; /* and since the start */
+    double weight;       /* of this rank when it came last */
+    uint64_t came_ns;    /* and when that was */
 } msdu__ticks;
+
+/* A rank as its messages tell it; pace.c. */
+typedef struct msdu__rank_pace {
+    double step_ns;      /* smoothed; 0: not told yet */
+    double share;        /* of rounds, to which it came */
+    double missed;       /* by its latest message */
+    double told_step_ns; /* the latest line about it */
+    double told_share;
+} msdu__rank_pace;
+
+/* How ranks of different speeds are met, see pace.h. */
+typedef struct msdu__paces {
+    msdu__ladder ladder;
+    msdu__rank_pace *of; /* one per rank */
+    double *times;       /* room for a number of each rank */
+    uint32_t heard;      /* rounds by the clock */
+    bool is_told;        /* that ranks are uneven, where nothing may be done about it */
+} msdu__paces;
 
 typedef struct msdu__engine {
     msdu__job *job;     /* written before the start only */
@@ -90,6 +110,7 @@ typedef struct msdu__engine {
     bool waits_for_device; /* a mark was not reached when last looked at */
     uint64_t backoff_ns;   /* backends that cannot notify */
     msdu__ticks ticks;
+    msdu__paces paces;
     msdu__plan_scratch scratch;
     msdu__correct_args correct_args;
 } msdu__engine;

@@ -27,6 +27,8 @@ typedef struct msdu__control {
     double wants_plan; /* rank 0: the order shall be renewed after this round */
     double weight;     /* of this rank in the mean */
     double is_idle;    /* 1: this rank has no more input (msdu_join) */
+    double steps;      /* of this rank, ended */
+    double missed;     /* rounds by the clock that it missed since the start, this one included */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
     double hash[2];    /* likewise of the parameters that were captured, see is_told() in control.c;
                           0: not told */

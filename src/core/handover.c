@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define LOOK_NS 500000000ULL
 /* Beyond the longest that one operation may take, which fails by itself: for what the communication
@@ -38,6 +39,7 @@ void msdu__handover_init(msdu__handover *h, const msdu__job *job, msdu__worker_f
         .interval_steps = 1,
         .wire = "float32",
         .domain = "gradient",
+        .state = "exact",
         .interval = "fixed",
     };
 }
@@ -225,6 +227,9 @@ void msdu__handover_summary(msdu__handover *h, msdu_summary *summary_out)
     summary_out->wait_ns = msdu__cell_get(&reports->blocked_ns);
     summary_out->cpu_ns = msdu__cell_get(&reports->cpu_ns);
     summary_out->elapsed_ns = began == 0 ? 0 : msdu__job_now(h->job) - began;
+    if (strcmp(summary_out->state, "clock") != 0) {
+        summary_out->common_steps = summary_out->steps; /* all ranks are in the same */
+    }
     summary_out->bytes_plain = h->plain_bytes * summary_out->steps;
 }
 

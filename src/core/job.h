@@ -27,7 +27,7 @@ typedef struct msdu__job {
     bool is_accumulated;   /* domain accumulated */
     bool starts_gradients; /* the first step is in the gradient domain */
     bool starts_local;     /* or in the parameter domain */
-    bool is_clocked;       /* rounds by the clock, see core/tick.h */
+    bool may_clock;        /* rounds by the clock, from the start or later; see core/tick.h */
     msdu__chain chain;
     msdu__chain mean_chain; /* of rounds that are exact */
     const msdu__policy *policy;

@@ -35,7 +35,7 @@ static void capture(msdu__engine *e, uint32_t slice)
     msdu__domain_capture(e, f, slice);
     run->state = MSDU__RUN_CAPTURED;
     f->captured++;
-    if ((!f->may_apply && !f->round.is_gradient) || e->job->is_clocked) {
+    if ((!f->may_apply && !f->round.is_gradient) || e->ticks.is_on) {
         /* late: the snapshot is taken, the trainer may go on */
         msdu__engine_release(e, slice, MSDU_PARAMETER);
     }

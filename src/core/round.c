@@ -8,6 +8,7 @@
 #include "cores.h"
 #include "decide.h"
 #include "domain.h"
+#include "pace.h"
 #include "replan.h"
 #include "tick.h"
 
@@ -113,7 +114,7 @@ static void apply_round(msdu__engine *e, msdu__fragment *f)
         run->state = MSDU__RUN_IDLE;
         msdu__replan_note(e, f, slice);
         msdu__trace_slice_done(e->files.trace, &run->times);
-        if (!is_released && !e->job->is_clocked) {
+        if (!is_released && !e->ticks.is_on) {
             msdu__engine_release(e, slice, what_of(e, f));
         }
     }
@@ -126,6 +127,11 @@ static void observe(msdu__engine *e, const msdu__fragment *f)
     msdu__trace_span(e->files.trace, "round", f->round.is_gradient ? "gradients" : "parameters",
                      f->opened_ns, now);
     msdu__trace_counter(e->files.trace, "interval", now, (double)f->round.interval);
+    msdu__trace_counter(e->files.trace, "ms waited for slow ranks", now,
+                        e->paces.ladder.straggler_ns * 1e-6);
+    if (e->ticks.is_on) {
+        msdu__trace_counter(e->files.trace, "ranks that came", now, msdu__pace_came(e, f));
+    }
     msdu__trace_counter(e->files.trace, "wire bits", now, msdu__wire_at(f->round.wire)->bits);
     msdu_status status = msdu__trace_flush(e->files.trace);
     if (e->job->settings.metrics_file[0] != '\0' && now >= e->files.metrics_due_ns) {

@@ -3,12 +3,11 @@
 #include "tick.h"
 
 #include "domain.h"
-#include "memory.h"
+#include "pace.h"
 #include "round.h"
 
 #include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
 
 static msdu__fragment *the_fragment(msdu__engine *e)
 {
@@ -22,17 +21,38 @@ static msdu__mailbox *box_of(msdu__engine *e)
 
 msdu_status msdu__tick_prepare(msdu__engine *e)
 {
-    if (!e->job->is_clocked) {
-        return MSDU_OK;
-    }
-    if (e->job->device != NULL) {
+    e->ticks.is_on = e->job->settings.uneven == MSDU__UNEVEN_CLOCK;
+    e->ticks.weight = 1;
+    e->job->may_clock = e->ticks.is_on;
+    if (e->ticks.is_on && e->job->device != NULL) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: setting uneven = clock needs tensors in the host's memory",
                           e->job->rank);
     }
-    e->ticks.weight = 1;
-    e->ticks.times = msdu__memory_block(e, (uint64_t)e->job->ranks * sizeof(*e->ticks.times));
-    return e->ticks.times != NULL ? MSDU_OK : msdu__memory_none(e, "times of ranks");
+    if (e->job->settings.uneven == MSDU__UNEVEN_AUTO) {
+        const char *obstacle = msdu__pace_obstacle(e);
+        e->job->may_clock = obstacle == NULL;
+        if (obstacle != NULL) {
+            msdu__log_line(&e->job->log, MSDU_LOG_INFO,
+                           "setting uneven = auto: no rounds by the clock, for %s", obstacle);
+        }
+    }
+    return msdu__pace_prepare(e);
+}
+
+msdu__outcome msdu__event_enter_clock(msdu__engine *e, void *subject, uint64_t number)
+{
+    if (e->active_count > 0 || e->fragments[0].order.req != NULL) {
+        return MSDU__LATER;
+    }
+    e->ticks.is_on = true;
+    msdu__domain_anchor(e);
+    e->slices_are_whole = false;
+    msdu__round_orders(e);
+    for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
+        msdu__engine_release(e, slice, MSDU_PARAMETER);
+    }
+    return msdu__event_tick(e, subject, number);
 }
 
 msdu__outcome msdu__event_tick(msdu__engine *e, void *subject, uint64_t number)
@@ -58,18 +78,27 @@ msdu__outcome msdu__event_shift(msdu__engine *e, void *subject, uint64_t number)
 
 /* --- a round opens --- */
 
+/* In steps of the median rank, as it is told. */
+static uint32_t interval_now(const msdu__engine *e)
+{
+    double period = e->job->settings.clock_period;
+    bool is_chosen = e->decision.period_ns > 0;
+    return is_chosen ? e->decision.interval : period > 1 ? (uint32_t)lround(period) : 1;
+}
+
 /* A tick that a slow round has passed over is due at once, and the next one is counted from it. */
 static void open_next(msdu__engine *e)
 {
     const msdu__fragment *f = the_fragment(e);
     msdu__mailbox *box = box_of(e);
-    double period = e->job->settings.clock_period;
     uint64_t now = msdu__engine_now(e);
-    uint64_t tick = e->ticks.tick_ns + (uint64_t)(period * e->ticks.step_ns);
+    double period_ns = e->decision.period_ns > 0 ? e->decision.period_ns
+                                                 : e->job->settings.clock_period * e->ticks.step_ns;
+    uint64_t tick = e->ticks.tick_ns + (uint64_t)period_ns;
     e->ticks.tick_ns = tick > now ? tick : now;
     box->rounds[f->opened & 1] = (msdu__round){
         .step = f->opened,
-        .interval = period > 1 ? (uint32_t)lround(period) : 1,
+        .interval = interval_now(e),
         .wire = e->decision.wire,
         .began_ns = msdu__cell_get(&e->hand->reports.step_start_ns),
     };
@@ -107,6 +136,7 @@ static uint64_t missed_at(msdu__engine *e)
 static void count_missed(msdu__engine *e)
 {
     e->ticks.missed++;
+    e->ticks.missed_all++;
     pthread_mutex_lock(&e->hand->lock);
     e->hand->summary.missed++;
     pthread_mutex_unlock(&e->hand->lock);
@@ -169,7 +199,7 @@ uint64_t msdu__tick_wait_ns(msdu__engine *e)
 
 void msdu__tick_came(msdu__engine *e, msdu__fragment *f)
 {
-    if (e->job->is_clocked) {
+    if (e->ticks.is_on) {
         f->contribution.stale = e->job->settings.clock_scale ? e->ticks.missed : 0;
         e->ticks.weight = f->contribution.weight;
         e->ticks.missed = 0;
@@ -177,34 +207,21 @@ void msdu__tick_came(msdu__engine *e, msdu__fragment *f)
     }
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Of the ranks with input; 0 until all of them have told it. */
 static double median_step(msdu__engine *e, const msdu__fragment *f)
 {
-    int32_t count = 0;
-    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
-        const msdu__control *c = &f->control.of[rank];
-        if (c->is_idle == 0) {
-            e->ticks.times[count++] = c->step_ns;
-        }
-    }
-    qsort(e->ticks.times, (size_t)count, sizeof(*e->ticks.times), by_size);
-    bool is_known = count > 0 && e->ticks.times[0] > 0;
-    return is_known ? e->ticks.times[(count - 1) / 2] : 0;
+    msdu__round_stats stats = {.times = NULL};
+    msdu__pace_times(e, f, &stats);
+    return stats.times != NULL ? stats.times[(stats.time_count - 1) / 2] : 0;
 }
 
 void msdu__tick_ended(msdu__engine *e, const msdu__fragment *f)
 {
-    if (!e->job->is_clocked) {
+    if (!e->ticks.is_on) {
         return;
     }
     e->ticks.step_ns = median_step(e, f);
+    msdu__pace_watch(e, f);
     if (msdu__engine_answer(e, f)->are_all_idle) {
         e->ticks.is_running = false;
         (void)msdu__cell_add(&box_of(e)->stopped, 1);

@@ -23,12 +23,16 @@
 #include "engine.h"
 
 /* --- events --- */
+/* From rounds by steps: anchors are the parameters, which are equal on all ranks and lent. Then it
+ * ticks. */
+msdu__outcome msdu__event_enter_clock(msdu__engine *e, void *subject, uint64_t number);
 /* Begin to tick. */
 msdu__outcome msdu__event_tick(msdu__engine *e, void *subject, uint64_t number);
 /* Parameters take what arrived since, and are given back. */
 msdu__outcome msdu__event_shift(msdu__engine *e, void *subject, uint64_t number);
 
-/* Room for what is told of ranks; ERR_UNSUPPORTED where kernels cannot do it. */
+/* May there be a clock, and is there one from the start? Before memory is sized; ERR_UNSUPPORTED
+ * where kernels cannot do what is asked for. */
 msdu_status msdu__tick_prepare(msdu__engine *e);
 /* Open the next round; give up waiting for this rank's trainer. True if something was done. */
 bool msdu__tick_advance(msdu__engine *e);

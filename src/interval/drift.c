@@ -213,16 +213,27 @@ static const msdu__interval_state unmeasured = {.real = {[MSDU__REAL_DRIFT] = 1,
                                                          [MSDU__REAL_POWER] = POWER_FIRST,
                                                          [MSDU__REAL_SCALE] = 1}};
 
+static double lost_share(const msdu__drift *drift, const msdu__interval_state *state, int wire)
+{
+    return RESIDUAL_WEIGHT * state->real[MSDU__REAL_SCALE] * drift->args->wires[wire].error_ratio;
+}
+
+double msdu__drift_error_late(const msdu__drift *drift, const msdu__choice *choice)
+{
+    const msdu__interval_state *state = msdu__drift_is_known(drift) ? drift->state : &unmeasured;
+
+    return disagreement(state, choice->interval, choice->delay_steps) +
+           lost_share(drift, state, choice->wire) * growth(state, choice->interval) *
+               state->real[MSDU__REAL_CONTRIBUTION];
+}
+
 double msdu__drift_error(const msdu__drift *drift, const msdu__choice *choice)
 {
     const msdu__interval_state *state = msdu__drift_is_known(drift) ? drift->state : &unmeasured;
-    const double *real = state->real;
-    double lost =
-        RESIDUAL_WEIGHT * real[MSDU__REAL_SCALE] * drift->args->wires[choice->wire].error_ratio;
+    double lost = lost_share(drift, state, choice->wire);
 
     if (choice->interval > 1) {
-        return disagreement(state, choice->interval, choice->delay_steps) +
-               lost * growth(state, choice->interval) * real[MSDU__REAL_CONTRIBUTION];
+        return msdu__drift_error_late(drift, choice);
     }
     /* without a scale, no more than an order of width */
     return drift->energy < 0 ? lost : lost * drift->energy;

@@ -56,6 +56,9 @@ void msdu__drift_learn(const msdu__interval_args *args, const msdu__round_stats 
                        msdu__interval_state *state, msdu__drift *drift_out);
 /* Was the drift of local steps measured? */
 bool msdu__drift_is_known(const msdu__drift *drift);
+/* Likewise of parameters that are averaged every `interval` steps and `delay_steps` late, whichever
+ * is longer; where drift is not known, in units of that of one step. */
+double msdu__drift_error_late(const msdu__drift *drift, const msdu__choice *choice);
 /* Predicted error; beyond h = 1 only where drift is known. */
 double msdu__drift_error(const msdu__drift *drift, const msdu__choice *choice);
 

@@ -51,6 +51,8 @@ typedef struct msdu__interval_args {
     double local_byte_ns; /* host, threads that wake, and copies; likewise of a byte */
     double hide_share;    /* of a step, that hides a gradient round, until measured */
     double hide_local;    /* likewise a local round that is not late */
+    double clock_period;  /* rounds by the clock: steps of the median rank between them, at least */
+    double clock_grace;   /* likewise, that a round waits for a rank */
     msdu__interval_wire wires[MSDU__WIRES_MAX];
     uint32_t wire_count;
 } msdu__interval_args;
@@ -81,7 +83,10 @@ typedef struct msdu__round_stats {
     double fixed_ns;     /* of link_ns, whatever the format: learned by a policy; 0: not known */
     uint64_t wait_ns;    /* the API thread's, since the message of the round before, smallest over
                             ranks:    the slowest rank waits for the network only */
-    uint64_t shared_ns;  /* of wait_ns: others of the job computed on the same cores meanwhile */
+    uint64_t straggler_ns; /* mean over ranks of what they waited more: for slower ones */
+    const double *times;   /* of a step, of each rank with input, ascending; NULL: not known */
+    int32_t time_count;
+    uint64_t shared_ns;   /* of wait_ns: others of the job computed on the same cores meanwhile */
     uint64_t round_bytes; /* bytes of this round per rank */
     uint64_t elements;    /* synchronized elements */
     uint32_t messages;    /* slices of a round */
@@ -114,7 +119,9 @@ typedef struct msdu__decision {
     uint32_t interval;    /* h of the next round, 1 .. interval_max */
     uint32_t delay_steps; /* preset; a policy may change it up to delay_max */
     int wire;
-    char reason[96]; /* one line: the measurement and what follows from it */
+    bool is_clock;    /* rounds by the clock from the next one on */
+    double period_ns; /* of these; 0: as set */
+    char reason[96];  /* one line: the measurement and what follows from it */
 } msdu__decision;
 
 typedef struct msdu__policy {

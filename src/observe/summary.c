@@ -83,6 +83,11 @@ void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
     add_bytes(&out, summary->slice_bytes);
     add(&out, ", %u in flight, %u lanes, chosen anew %u times", summary->window, summary->lanes,
         summary->slice_cuts);
+    if (summary->network_ns + summary->straggler_ns > 0) {
+        add(&out, "\nwaited for the network %.2f s, for slow ranks %.2f s on average, now %s",
+            (double)summary->network_ns * 1e-9, (double)summary->straggler_ns * 1e-9,
+            or_none(summary->state));
+    }
     if (summary->missed > 0) {
         add(&out, "\nmissed %llu rounds by the clock, and came in later ones",
             (unsigned long long)summary->missed);

@@ -113,7 +113,7 @@ static msdu_status take_arenas(msdu__engine *e, arenas *a)
     bool is_local = may_be_local(e);
     bool is_late =
         e->job->settings.delay_steps > 0 && (e->job->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
-    bool needs_snapshot = is_local && (is_late || e->job->is_clocked);
+    bool needs_snapshot = is_local && (is_late || e->job->may_clock);
     bool needs_momentum = is_local && (e->job->chain.needs & MSDU__NEEDS_MOMENTUM) != 0;
     /* gradients only: buf is for fused and 16-bit slices, the rest of it is never touched */
     if (!take_arena(e, true, &a->buf) || !take_arena(e, is_local, &a->anchor) ||
@@ -364,14 +364,13 @@ msdu_status msdu__start_build(msdu__engine *e)
         return status;
     }
     msdu__tune_prepare(e);
-    status = place_events(e);
+    status = msdu__tick_prepare(e);
+    if (status == MSDU_OK) {
+        status = place_events(e);
+    }
     if (status == MSDU_OK) {
         status = msdu__start_tables(e);
     }
-    if (status != MSDU_OK) {
-        return status;
-    }
-    status = msdu__tick_prepare(e);
     if (status != MSDU_OK) {
         return status;
     }

@@ -23,7 +23,7 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 528)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 288)},
+    {SIZE(msdu_config, 528)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 320)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 128)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 96)},      {SIZE(msdu_local_drift, 64)}, {SIZE(msdu_resolved, 1032)},
     {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 152)},    {SIZE(msdu_launch, 32)},
@@ -133,6 +133,10 @@ static const pin summary_fields[] = {
     {FIELD(msdu_summary, slice_cuts, 268)},
     {FIELD(msdu_summary, lanes, 272)},
     {FIELD(msdu_summary, missed, 280)},
+    {FIELD(msdu_summary, network_ns, 288)},
+    {FIELD(msdu_summary, straggler_ns, 296)},
+    {FIELD(msdu_summary, common_steps, 304)},
+    {FIELD(msdu_summary, state, 312)},
 };
 
 static const pin setting_info_fields[] = {

@@ -84,6 +84,20 @@ START_TEST(the_summary_names_its_numbers)
 }
 END_TEST
 
+START_TEST(the_summary_tells_waits_for_slow_ranks_apart)
+{
+    msdu_summary s = example_summary();
+    char text[1024];
+    s.network_ns = 20000000;
+    s.straggler_ns = 1500000000;
+    s.state = "clock";
+    msdu__summary_text(&s, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text,
+                                 "chosen anew 3 times\nwaited for the network 0.02 s, for slow "
+                                 "ranks 1.50 s on average, now clock\nh 8"));
+}
+END_TEST
+
 START_TEST(more_bytes_are_not_called_fewer)
 {
     msdu_summary s = example_summary();
@@ -393,6 +407,7 @@ int main(void)
     Suite *suite = suite_create("observe");
     TCase *tcase = suite_case(suite, "observe", 60, make_path, drop_path);
     tcase_add_test(tcase, the_summary_names_its_numbers);
+    tcase_add_test(tcase, the_summary_tells_waits_for_slow_ranks_apart);
     tcase_add_test(tcase, more_bytes_are_not_called_fewer);
     tcase_add_test(tcase, an_empty_summary_divides_by_nothing);
     tcase_add_test(tcase, a_summary_is_cut_at_every_length);

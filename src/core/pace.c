@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks of different speeds: what their messages tell. */
+#include "pace.h"
+
+#include "control.h"
+#include "memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define CHANGED     0.25 /* of a speed, or of all rounds: worth a line */
+#define FIRST_HEARD 32   /* rounds by the clock, before ranks are described */
+#define SMOOTH      0.1
+
+msdu_status msdu__pace_prepare(msdu__engine *e)
+{
+    uint64_t ranks = (uint64_t)e->job->ranks;
+    e->paces.of = msdu__memory_block(e, ranks * sizeof(*e->paces.of));
+    e->paces.times = msdu__memory_block(e, ranks * sizeof(*e->paces.times));
+    return e->paces.of != NULL && e->paces.times != NULL ? MSDU_OK
+                                                         : msdu__memory_none(e, "times of ranks");
+}
+
+const char *msdu__pace_obstacle(const msdu__engine *e)
+{
+    const msdu__settings *s = &e->job->settings;
+    bool is_late = s->overlap == MSDU__OVERLAP_AUTO || s->overlap == MSDU__OVERLAP_DELAYED;
+    const struct {
+        bool is_there;
+        const char *what;
+    } list[] = {
+        {e->job->ranks == 1, "there is one rank only"},
+        {e->job->device != NULL, "tensors are not in the host's memory"},
+        {s->domain != MSDU__DOMAIN_AUTO, "setting domain is not auto"},
+        {!e->job->starts_gradients || !e->job->interval_args.can_go_local,
+         "gradients and parameters must both be known"},
+        {!is_late, "setting overlap is neither auto nor delayed"},
+        {!msdu__settings_is_default(s, "correct"), "setting correct is given"},
+        {s->state == MSDU__STATE_RESET, "setting state is reset"},
+        {e->job->policy != msdu__policy_find("divergence"), "setting interval is not divergence"},
+    };
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        if (list[i].is_there) {
+            return list[i].what;
+        }
+    }
+    return NULL;
+}
+
+/* --- what messages tell --- */
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void msdu__pace_times(const msdu__engine *e, const msdu__fragment *f, msdu__round_stats *stats)
+{
+    int32_t count = 0;
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        const msdu__control *c = &f->control.of[rank];
+        if (c->is_idle == 0) {
+            e->paces.times[count++] = c->step_ns;
+        }
+    }
+    qsort(e->paces.times, (size_t)count, sizeof(*e->paces.times), by_size);
+    bool is_known = count > 0 && e->paces.times[0] > 0;
+    stats->times = is_known ? e->paces.times : NULL;
+    stats->time_count = is_known ? count : 0;
+}
+
+/* In rank order, so that all ranks name the same one. */
+static int32_t slowest(const msdu__engine *e, const msdu__fragment *f)
+{
+    int32_t found = 0;
+    for (int32_t rank = 1; rank < e->job->ranks; rank++) {
+        if (f->control.of[rank].step_ns > f->control.of[found].step_ns) {
+            found = rank;
+        }
+    }
+    return found;
+}
+
+int32_t msdu__pace_came(const msdu__engine *e, const msdu__fragment *f)
+{
+    int32_t count = 0;
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        const msdu__control *c = &f->control.of[rank];
+        count += c->is_idle == 0 && c->missed <= e->paces.of[rank].missed ? 1 : 0;
+    }
+    return count;
+}
+
+static void note_rank(msdu__engine *e, const msdu__fragment *f, int32_t rank)
+{
+    msdu__rank_pace *p = &e->paces.of[rank];
+    const msdu__control *c = &f->control.of[rank];
+    double came = c->missed > p->missed ? 0 : 1;
+    p->missed = c->missed;
+    p->share += (e->paces.heard == 1 ? 1 : SMOOTH) * (came - p->share);
+    p->step_ns += (p->step_ns == 0 ? 1 : SMOOTH) * (c->step_ns - p->step_ns);
+}
+
+static bool has_changed(const msdu__rank_pace *p)
+{
+    return fabs(p->share - p->told_share) > CHANGED ||
+           p->step_ns > (1 + CHANGED) * p->told_step_ns ||
+           p->told_step_ns > (1 + CHANGED) * p->step_ns;
+}
+
+static void tell(msdu__engine *e, int32_t rank)
+{
+    msdu__rank_pace *p = &e->paces.of[rank];
+    bool is_first = p->told_step_ns == 0;
+    if (!is_first) {
+        msdu__log_line(&e->job->log, MSDU_LOG_INFO,
+                       "rank %d: in %.0f %% of rounds, %.1f ms a step (were %.0f %%, %.1f ms)",
+                       rank, 100 * p->share, p->step_ns * 1e-6, 100 * p->told_share,
+                       p->told_step_ns * 1e-6);
+    }
+    p->told_share = p->share;
+    p->told_step_ns = p->step_ns;
+}
+
+static void count_steps(msdu__engine *e, const msdu__fragment *f)
+{
+    double steps = 0;
+    double ranks = 0;
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        steps += f->control.of[rank].is_idle == 0 ? f->control.of[rank].steps : 0;
+        ranks += f->control.of[rank].is_idle == 0 ? 1 : 0;
+    }
+    pthread_mutex_lock(&e->hand->lock);
+    if (ranks > 0) {
+        e->hand->summary.common_steps = (uint64_t)(steps / ranks);
+    }
+    pthread_mutex_unlock(&e->hand->lock);
+}
+
+void msdu__pace_watch(msdu__engine *e, const msdu__fragment *f)
+{
+    e->paces.heard++;
+    count_steps(e, f);
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        if (f->control.of[rank].is_idle == 0) {
+            note_rank(e, f, rank);
+        }
+        if (e->paces.heard >= FIRST_HEARD && has_changed(&e->paces.of[rank])) {
+            tell(e, rank);
+        }
+    }
+}
+
+/* --- what follows --- */
+
+bool msdu__pace_decide(msdu__engine *e, const msdu__round_stats *stats, msdu__decision *next)
+{
+    msdu__ladder_learn(stats, &e->paces.ladder);
+    if (!e->ticks.is_on || e->job->settings.uneven != MSDU__UNEVEN_AUTO) {
+        return false;
+    }
+    next->period_ns = e->decision.period_ns;
+    msdu__ladder_clock(&e->job->interval_args, stats, &e->paces.ladder, &e->interval_state, next);
+    return true;
+}
+
+static void tell_climb(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats)
+{
+    int32_t last = slowest(e, f);
+    const char *outcome = e->job->may_clock ? "rounds by the clock from here on"
+                          : e->job->settings.uneven == MSDU__UNEVEN_AUTO
+                              ? msdu__pace_obstacle(e)
+                              : "settings uneven = auto and clock wait for none";
+    double median = stats->time_count > 0 ? stats->times[(stats->time_count - 1) / 2] : 0;
+    msdu__log_line(
+        &e->job->log, MSDU_LOG_INFO,
+        "step %llu: %.1f %% of the time is waited for slow ranks (rank %d: %.1f ms a step, "
+        "median %.1f): %s",
+        (unsigned long long)stats->step, 100 * msdu__ladder_waits(stats, &e->paces.ladder), last,
+        f->control.of[last].step_ns * 1e-6, median * 1e-6, outcome);
+}
+
+void msdu__pace_climb(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats,
+                      msdu__decision *next)
+{
+    bool is_asked = stats->is_gradient && e->job->ranks > 1 && !e->paces.is_told;
+    next->is_clock = e->decision.is_clock;
+    if (!is_asked || stats->step < e->job->interval_args.warmup_steps ||
+        !msdu__ladder_wants_clock(&e->job->interval_args, stats, &e->paces.ladder)) {
+        return;
+    }
+    tell_climb(e, f, stats);
+    e->paces.is_told = true;
+    next->is_clock = e->job->may_clock;
+}

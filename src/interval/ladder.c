@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When rounds by the clock begin, and how long and wide they are. Pure. */
+#include "ladder.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "drift.h"
+#include "policies.h"
+#include "waiting.h"
+
+#define SMOOTH      0.1
+#define STEP_SHARE  0.25 /* of a step: one round may tell no more, a hiccup is no slow rank */
+#define WANTED      12   /* rounds, as exact gradients are left for the network */
+#define FORGIVEN    2    /* of these, by one that wants to stay */
+#define WARM_ROUNDS 8    /* connections and caches */
+#define LINK_MARGIN 1.1
+#define SAME_ERROR  1.04 /* as in divergence.c: no difference that trials could tell */
+#define GAIN_ERROR  0.7
+
+static void blend(double *smooth, double value, double most)
+{
+    *smooth += SMOOTH * fmin(fmax(value - *smooth, -most), most);
+}
+
+static double median(const msdu__round_stats *stats)
+{
+    return stats->times[(stats->time_count - 1) / 2];
+}
+
+void msdu__ladder_learn(const msdu__round_stats *stats, msdu__ladder *ladder)
+{
+    /* not of the slowest: that may be the one with the hiccup */
+    double step = stats->time_count > 0 ? median(stats) : (double)stats->step_ns;
+    double most = STEP_SHARE * step;
+
+    if (ladder->heard < WARM_ROUNDS) {
+        ladder->heard++;
+        return;
+    }
+    blend(&ladder->straggler_ns, (double)stats->straggler_ns, most);
+    blend(&ladder->passes_ns, (double)stats->wait_ns + (double)stats->straggler_ns, most);
+}
+
+double msdu__ladder_waits(const msdu__round_stats *stats, const msdu__ladder *ladder)
+{
+    double total = (double)stats->step_ns * stats->interval + (double)stats->wait_ns;
+
+    return total > 0 ? ladder->straggler_ns / total : 0;
+}
+
+bool msdu__ladder_wants_clock(const msdu__interval_args *args, const msdu__round_stats *stats,
+                              msdu__ladder *ladder)
+{
+    if (msdu__ladder_waits(stats, ladder) > args->target_overhead) {
+        ladder->wanted++;
+    } else {
+        ladder->wanted -= ladder->wanted < FORGIVEN ? ladder->wanted : FORGIVEN;
+    }
+    return ladder->wanted >= WANTED;
+}
+
+/* --- by the clock --- */
+
+typedef struct option {
+    double period_ns;
+    double error;
+    int wire; /* negative: none */
+} option;
+
+static double period(const msdu__interval_args *args, const msdu__round_stats *stats,
+                     const msdu__ladder *ladder, int wire)
+{
+    double step = median(stats);
+    double link = LINK_MARGIN * msdu__interval_sync_ns(args, stats, wire);
+    double floor_ns = fmax(args->clock_period * step, ladder->passes_ns / args->target_overhead);
+
+    return fmin(fmax(floor_ns, link), args->interval_max * step);
+}
+
+static double error_of(const msdu__drift *drift, const option *o)
+{
+    const msdu__round_stats *stats = &drift->stats;
+    double link = msdu__interval_sync_ns(drift->args, stats, o->wire);
+    double grace = drift->args->clock_grace * median(stats);
+    double sum = 0;
+
+    for (int32_t i = 0; i < stats->time_count; i++) {
+        double step = stats->times[i];
+        double late = link + (step > o->period_ns + grace ? step : 0);
+        double steps = fmax(round(o->period_ns / step), 1);
+        msdu__choice choice = {.interval = (uint32_t)fmin(steps, UINT32_MAX / 2),
+                               .delay_steps = (uint32_t)fmin(round(late / step), UINT32_MAX / 4),
+                               .wire = o->wire};
+
+        sum += msdu__drift_error_late(drift, &choice);
+    }
+    return sum / stats->time_count;
+}
+
+static bool is_allowed(const msdu__interval_args *args, int wire)
+{
+    return args->fixed_wire >= 0 ? wire == args->fixed_wire
+                                 : wire == args->widest_wire || args->wires[wire].is_allowed;
+}
+
+/* Of least error; among those that no trial could tell apart, the shortest rounds' narrowest. */
+static option search(const msdu__drift *drift, const msdu__ladder *ladder, int last, option *now)
+{
+    option best = {.wire = -1};
+
+    for (int wire = 0; (uint32_t)wire < drift->args->wire_count; wire++) {
+        option o = {.wire = wire};
+        if (!is_allowed(drift->args, wire)) {
+            continue;
+        }
+        o.period_ns = period(drift->args, &drift->stats, ladder, wire);
+        o.error = error_of(drift, &o);
+        *now = wire == last ? o : *now;
+        bool is_narrower = best.wire >= 0 && o.error <= SAME_ERROR * best.error &&
+                           drift->args->wires[wire].bits < drift->args->wires[best.wire].bits;
+        if (best.wire < 0 || o.error * SAME_ERROR < best.error || is_narrower) {
+            best = o;
+        }
+    }
+    return best;
+}
+
+void msdu__ladder_clock(const msdu__interval_args *args, const msdu__round_stats *stats,
+                        const msdu__ladder *ladder, msdu__interval_state *state,
+                        msdu__decision *decision)
+{
+    msdu__round_stats learned = *stats;
+    msdu__drift drift;
+    option now = {.wire = -1};
+
+    msdu__waiting_learn(args, &learned, state);
+    if (stats->time_count == 0 || !msdu__drift_is_usable(stats)) {
+        snprintf(decision->reason, sizeof decision->reason, "by the clock: as before");
+        return;
+    }
+    msdu__drift_learn(args, &learned, state, &drift);
+    option best = search(&drift, ladder, decision->wire, &now);
+    best = now.wire >= 0 && best.error > GAIN_ERROR * now.error ? now : best;
+    double steps = best.period_ns / median(stats);
+    decision->interval = steps > 1 ? (uint32_t)lround(steps) : 1;
+    decision->delay_steps = 0;
+    decision->wire = best.wire;
+    decision->period_ns = best.period_ns;
+    snprintf(decision->reason, sizeof decision->reason,
+             "by the clock: every %.2f median steps, error %.2e of %.2e", steps, best.error,
+             drift.budget);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks of different speeds, as steps of a ladder: exact rounds while ranks are even; rounds by the
+ * clock once ranks wait for slow ones too long. What is waited in a round has two parts. The rank
+ * that waits least came last, so it waits for the network. What the others wait more, they wait for
+ * slower ranks. Pure.
+ *
+ * By the clock nobody waits for a rank, so what is left to choose is the time between rounds, D,
+ * and the wire. D is at its floor: a step of the median rank, what an exchange takes and a tenth,
+ * and so long that the passes over parameters at step ends keep to the target. Longer rounds cost
+ * accuracy and gain nothing. The wire is that of least error at its own floor:
+ *
+ *     error = mean over ranks of drift.h at h_i = D / step_i, late by (T + what it comes late) /
+ * step_i
+ */
+#ifndef MSDU_LADDER_H
+#define MSDU_LADDER_H
+
+#include "interval.h"
+
+typedef struct msdu__ladder {
+    double straggler_ns; /* of a round, smoothed */
+    double passes_ns;    /* by the clock: the API thread's wait between two rounds, smoothed */
+    uint32_t wanted;     /* rounds after which the clock was wanted, less others */
+    uint32_t heard;
+} msdu__ladder;
+
+/* Learn from a round. */
+void msdu__ladder_learn(const msdu__round_stats *stats, msdu__ladder *ladder);
+/* Share of time waited for slower ranks. */
+double msdu__ladder_waits(const msdu__round_stats *stats, const msdu__ladder *ladder);
+/* After a round by steps: is more waited for slow ranks than the target, and was for long enough?
+ */
+bool msdu__ladder_wants_clock(const msdu__interval_args *args, const msdu__round_stats *stats,
+                              msdu__ladder *ladder);
+/* After a round by the clock: the next ones. `decision` holds the last. */
+void msdu__ladder_clock(const msdu__interval_args *args, const msdu__round_stats *stats,
+                        const msdu__ladder *ladder, msdu__interval_state *state,
+                        msdu__decision *decision);
+
+#endif

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Setting uneven = auto with ranks that are threads, over the backend "local": plain training until
+ * too much is waited for a slow rank, then rounds by the clock, on all ranks after the same step.
+ */
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "api/context.h"
+#include "suite.h"
+
+#define RANKS    4
+#define COUNT    64
+#define FAST_NS  2000000
+#define SECOND   1000000000ULL
+#define LIMIT_NS (20 * SECOND)
+
+typedef struct rank {
+    msdu_ctx *ctx;
+    int index;
+    msdu_status status;
+    char error[512];
+    float parameter[COUNT];
+    float gradient[COUNT];
+    float statistics[3]; /* a buffer, which differs between ranks */
+    double bowl;         /* gradients lead to it */
+    uint64_t entered;    /* step after which rounds were by the clock */
+    uint64_t steps;
+    uint64_t seen_common; /* after the last step */
+    char lines[4096];     /* of the log */
+} rank;
+
+typedef struct job {
+    rank ranks[RANKS];
+    const char *settings;
+    uint64_t (*step_ns)(int index, uint64_t step);
+    uint64_t steps; /* of the slow rank; the others take as long */
+    pthread_mutex_t lock;
+} job;
+
+static job the_job = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
+}
+
+static void keep_line(void *user, msdu_log_level level, const char *text)
+{
+    rank *r = user;
+    (void)level;
+    (void)pthread_mutex_lock(&the_job.lock);
+    size_t used = strlen(r->lines);
+    (void)snprintf(r->lines + used, sizeof(r->lines) - used, "%s\n", text);
+    (void)pthread_mutex_unlock(&the_job.lock);
+}
+
+static msdu_status start(rank *r)
+{
+    msdu_config config = MSDU_CONFIG_INIT;
+    config.ranks = RANKS;
+    config.rank = r->index;
+    config.backend = "local";
+    config.job = "climb";
+    config.settings = the_job.settings;
+    config.log = keep_line;
+    config.log_user = r;
+    config.log_level = MSDU_LOG_INFO;
+    msdu_status status = msdu_create(&config, &r->ctx);
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    desc.name = "w";
+    desc.parameter = r->parameter;
+    desc.gradient = r->gradient;
+    desc.count = COUNT;
+    if (status == MSDU_OK) {
+        status = msdu_tensor_add(r->ctx, &desc, NULL);
+    }
+    desc = (msdu_tensor_desc)MSDU_TENSOR_INIT;
+    desc.name = "statistics";
+    desc.parameter = r->statistics;
+    desc.count = 3;
+    desc.role = MSDU_ROLE_BUFFER;
+    if (status == MSDU_OK) {
+        status = msdu_tensor_add(r->ctx, &desc, NULL);
+    }
+    return status == MSDU_OK ? msdu_start(r->ctx) : status;
+}
+
+static msdu_status step(rank *r)
+{
+    struct timespec pause = {.tv_nsec = (long)the_job.step_ns(r->index, r->steps)};
+    (void)nanosleep(&pause, NULL);
+    msdu_status status = msdu_tensor_wait(r->ctx, 0, MSDU_PARAMETER);
+    for (int k = 0; k < COUNT; k++) {
+        r->gradient[k] = r->parameter[k] - (float)(r->bowl + k);
+    }
+    r->statistics[r->steps % 3] += 1;
+    status = status == MSDU_OK ? msdu_tensor_ready(r->ctx, 0, MSDU_GRADIENT) : status;
+    status = status == MSDU_OK ? msdu_tensor_wait(r->ctx, 0, MSDU_GRADIENT) : status;
+    for (int k = 0; k < COUNT && status == MSDU_OK; k++) {
+        r->parameter[k] -= 0.05F * r->gradient[k];
+    }
+    status = status == MSDU_OK ? msdu_step(r->ctx) : status;
+    r->steps++;
+    return status == MSDU_OK ? msdu_tensor_wait(r->ctx, MSDU_ALL_TENSORS, MSDU_PARAMETER) : status;
+}
+
+static void look(rank *r)
+{
+    msdu_summary summary = MSDU_SUMMARY_INIT;
+    if (msdu_summary_get(r->ctx, &summary) == MSDU_OK) {
+        bool is_clock = strcmp(summary.state, "clock") == 0;
+        r->entered = is_clock && r->entered == 0 ? r->steps : r->entered;
+        r->seen_common = summary.common_steps;
+    }
+}
+
+static void *run_rank(void *argument)
+{
+    rank *r = argument;
+    uint64_t began = now_ns();
+    uint64_t most = the_job.steps * the_job.step_ns(RANKS - 1, 0);
+    r->status = start(r);
+    for (int k = 0; k < 3; k++) {
+        r->statistics[k] = (float)r->index;
+    }
+    while (r->status == MSDU_OK && now_ns() - began < most + LIMIT_NS) {
+        r->status = step(r);
+        look(r);
+        bool is_over = r->entered > 0 ? now_ns() - began > most : r->steps >= the_job.steps;
+        if (is_over) {
+            break;
+        }
+    }
+    r->status = r->status == MSDU_OK ? msdu_finish(r->ctx) : r->status;
+    (void)snprintf(r->error, sizeof(r->error), "%s", msdu_last_error());
+    return NULL;
+}
+
+static void run(const char *settings, uint64_t (*step_ns)(int index, uint64_t step), uint64_t steps)
+{
+    pthread_t threads[RANKS];
+    the_job.settings = settings;
+    the_job.step_ns = step_ns;
+    the_job.steps = steps;
+    for (int i = 0; i < RANKS; i++) {
+        rank *r = &the_job.ranks[i];
+        *r = (rank){.index = i, .bowl = i};
+        for (int k = 0; k < COUNT; k++) {
+            r->parameter[k] = (float)k / 7;
+        }
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, run_rank, r), 0);
+    }
+    for (int i = 0; i < RANKS; i++) {
+        (void)pthread_join(threads[i], NULL);
+    }
+    for (int i = 0; i < RANKS; i++) {
+        rank *r = &the_job.ranks[i];
+        ck_assert_msg(r->status == MSDU_OK, "rank %d: %s", i, r->error);
+        ck_assert_mem_eq(r->parameter, the_job.ranks[0].parameter, sizeof(r->parameter));
+        ck_assert_mem_eq(r->statistics, the_job.ranks[0].statistics, sizeof(r->statistics));
+    }
+}
+
+static void end(void)
+{
+    for (int i = 0; i < RANKS; i++) {
+        msdu_destroy(the_job.ranks[i].ctx);
+    }
+}
+
+static msdu_summary summary_of(const rank *r)
+{
+    msdu_summary summary = MSDU_SUMMARY_INIT;
+    ck_assert_int_eq(msdu_summary_get(r->ctx, &summary), MSDU_OK);
+    return summary;
+}
+
+static uint64_t last_is_slow(int index, uint64_t step)
+{
+    (void)step;
+    return index == RANKS - 1 ? 6 * FAST_NS : FAST_NS;
+}
+
+static uint64_t slow_in_turn(int index, uint64_t step)
+{
+    return index == (int)(step % RANKS) ? 6 * FAST_NS : FAST_NS;
+}
+
+/* --- cases --- */
+
+START_TEST(a_slow_rank_brings_the_clock_on_all_ranks_at_once)
+{
+    run("uneven = auto", last_is_slow, 150);
+    uint64_t entered = the_job.ranks[0].entered;
+    ck_assert_uint_gt(entered, 12);
+    for (int i = 0; i < RANKS; i++) {
+        rank *r = &the_job.ranks[i];
+        msdu_summary summary = summary_of(r);
+        ck_assert_uint_eq(r->entered, entered);
+        ck_assert_str_eq(summary.state, "clock");
+        ck_assert_str_eq(summary.domain, "parameter");
+        ck_assert_msg(strstr(r->lines, "is waited for slow ranks (rank 3: ") != NULL, "%s",
+                      r->lines);
+        ck_assert_ptr_nonnull(strstr(r->lines, "rounds by the clock from here on"));
+        ck_assert_uint_gt(summary.straggler_ns, summary.network_ns);
+    }
+    /* the fast ones wait no longer, and counted steps are of the average rank */
+    ck_assert_uint_gt(the_job.ranks[0].steps, the_job.ranks[RANKS - 1].steps + 50);
+    ck_assert_uint_gt(the_job.ranks[0].steps, the_job.ranks[0].seen_common);
+    ck_assert_uint_lt(the_job.ranks[RANKS - 1].steps, the_job.ranks[0].seen_common);
+    ck_assert_uint_gt(summary_of(&the_job.ranks[RANKS - 1]).missed, 10);
+    end();
+}
+END_TEST
+
+/* Half of the waiting is for slow ranks, and still the network is free: nothing is given up. */
+START_TEST(a_slow_rank_is_no_slow_network)
+{
+    run("uneven = wait", _i == 0 ? last_is_slow : slow_in_turn, 120);
+    for (int i = 0; i < RANKS; i++) {
+        rank *r = &the_job.ranks[i];
+        msdu_summary summary = summary_of(r);
+        ck_assert_str_eq(summary.state, "exact");
+        ck_assert_str_eq(summary.wire, "float32");
+        ck_assert_uint_eq(summary.common_steps, summary.steps);
+        ck_assert_uint_gt(summary.straggler_ns, 120 * FAST_NS);
+        ck_assert_msg(strstr(r->lines, "settings uneven = auto and clock wait for none") != NULL,
+                      "%s", r->lines);
+    }
+    end();
+}
+END_TEST
+
+static const char *const obstacles[][2] = {
+    {"uneven = auto\ndomain = gradient", "for setting domain is not auto"},
+    {"uneven = auto\noverlap = backward", "for setting overlap is neither auto nor delayed"},
+    {"uneven = auto\ncorrect = outer", "for setting correct is given"},
+    {"uneven = auto\nstate = reset", "for setting state is reset"},
+    {"uneven = auto\ninterval = fixed", "for setting interval is not divergence"},
+};
+
+START_TEST(where_there_can_be_no_clock_a_line_says_why)
+{
+    run(obstacles[_i][0], last_is_slow, 60);
+    for (int i = 0; i < RANKS; i++) {
+        ck_assert_msg(strstr(the_job.ranks[i].lines, obstacles[_i][1]) != NULL, "%s: %s",
+                      obstacles[_i][1], the_job.ranks[i].lines);
+        ck_assert_str_ne(summary_of(&the_job.ranks[i]).state, "clock");
+    }
+    end();
+}
+END_TEST
+
+/* A state can be taken in the exact stage, and there is none by the clock. */
+START_TEST(a_state_is_refused_only_by_the_clock)
+{
+    size_t bytes = 0;
+    run("uneven = auto", last_is_slow, 150);
+    msdu_ctx *first = the_job.ranks[0].ctx;
+    ck_assert_int_eq(msdu_state_get(first, NULL, 0, &bytes), MSDU_ERR_STATE);
+    first->caller.is_finished = false;
+    ck_assert_int_eq(msdu_state_get(first, NULL, 0, &bytes), MSDU_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "uneven = clock or auto"));
+    first->caller.is_finished = true;
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("climb");
+    TCase *tcase = suite_case(suite, "climb", 60, NULL, NULL);
+    tcase_add_test(tcase, a_slow_rank_brings_the_clock_on_all_ranks_at_once);
+    tcase_add_loop_test(tcase, a_slow_rank_is_no_slow_network, 0, 2);
+    tcase_add_loop_test(tcase, where_there_can_be_no_clock_a_line_says_why, 0,
+                        (int)(sizeof(obstacles) / sizeof(obstacles[0])));
+    tcase_add_test(tcase, a_state_is_refused_only_by_the_clock);
+    return suite_run(suite);
+}

@@ -27,7 +27,9 @@ void msdu__boundary_enter(msdu__caller *c)
     /* optimizer state and buffers have anchors too, and may differ; a failure is the step's answer
      */
     c->was_uneven = msdu__average_exact(c) != MSDU_OK;
-    msdu__reslice_last(c, c->schedules[0].wire);
+    if (c->is_gradient) {
+        msdu__reslice_last(c, c->schedules[0].wire);
+    }
     c->is_gradient = false;
     c->is_local_entered = true;
     c->is_clocked = c->is_ticking = true;

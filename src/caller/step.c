@@ -142,12 +142,17 @@ static void enter_local(msdu__caller *c)
  * stand still, so the change waits until it is back. The one place where the present round's
  * message is waited for: once, as a rule.
  */
+static bool have_all_input(msdu__caller *c)
+{
+    uint64_t armed = c->schedules[0].armed;
+    const msdu__answer *answer = &box_of(c, 0)->answers[(armed - 1) & 1];
+    return msdu__caller_hear(c, 0, armed) && !answer->is_any_idle;
+}
+
 static bool may_enter_local(msdu__caller *c)
 {
-    msdu__schedule *f = &c->schedules[0];
-    const msdu__answer *answer = &box_of(c, 0)->answers[(f->armed - 1) & 1];
-    bool may = msdu__caller_hear(c, 0, f->armed) && !answer->is_any_idle;
-    f->interval = may ? f->interval : 1;
+    bool may = have_all_input(c);
+    c->schedules[0].interval = may ? c->schedules[0].interval : 1;
     return may;
 }
 
@@ -167,12 +172,11 @@ static void plan_next_rounds(msdu__caller *c)
             msdu__caller_reset(c);
         }
         take_decision(c, i);
-        bool is_left = c->is_gradient && (f->interval > 1 || f->wants_clock) && may_enter_local(c);
-        if (is_left && f->wants_clock) {
+        if (f->wants_clock && have_all_input(c)) {
             msdu__boundary_enter(c);
             return;
         }
-        if (is_left) {
+        if (c->is_gradient && f->interval > 1 && may_enter_local(c)) {
             enter_local(c);
             return;
         }

@@ -32,8 +32,7 @@ const char *msdu__pace_obstacle(const msdu__engine *e)
         {e->job->ranks == 1, "there is one rank only"},
         {e->job->device != NULL, "tensors are not in the host's memory"},
         {s->domain != MSDU__DOMAIN_AUTO, "setting domain is not auto"},
-        {!e->job->starts_gradients || !e->job->interval_args.can_go_local,
-         "gradients and parameters must both be known"},
+        {!e->job->interval_args.can_go_local, "parameters are not known"},
         {!is_late, "setting overlap is neither auto nor delayed"},
         {!msdu__settings_is_default(s, "correct"), "setting correct is given"},
         {s->state == MSDU__STATE_RESET, "setting state is reset"},
@@ -185,7 +184,7 @@ static void tell_climb(msdu__engine *e, const msdu__fragment *f, const msdu__rou
 void msdu__pace_climb(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats,
                       msdu__decision *next)
 {
-    bool is_asked = stats->is_gradient && e->job->ranks > 1 && !e->paces.is_told;
+    bool is_asked = !e->ticks.is_on && e->job->ranks > 1 && !e->paces.is_told;
     next->is_clock = e->decision.is_clock;
     if (!is_asked || stats->step < e->job->interval_args.warmup_steps ||
         !msdu__ladder_wants_clock(&e->job->interval_args, stats, &e->paces.ladder)) {

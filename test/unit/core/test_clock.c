@@ -442,7 +442,7 @@ static const mode modes[] = {
     {0, 0.1, -1, "no", 4}, /* asynchronous (ASP): as fast as the network is */
     {1, 1, -1, "yes", 4},  /* scaled by staleness */
     {1, 1, 2, "no", 8},    /* stale synchronous parallel, SSP(2) */
-    {1, 1, 0, "no", 4},    /* bulk synchronous: all wait for all */
+    {1, 1, 0, "no", 4},    /* bulk synchronous: all wait for all; n-soft (4) */
     {3, 1, -1, "no", 2},   /* longer rounds: local SGD */
     {1, 1000000, -1, "no", 3},
 };

@@ -29,6 +29,9 @@ typedef struct run {
     known known[KNOWN_MOST];
     uint32_t known_count;
     bool is_local;
+    double link_ns; /* of the round before, of which a message tells; 0: none */
+    double wait_ns;
+    int wire;
     uint64_t step;
     uint64_t round;
     double window_ns;
@@ -82,7 +85,7 @@ static msdu__round_stats stats_of(const run *r, const msdu__whatif_way *way,
         .round = r->round,
         .interval = way->interval,
         .wire = way->wire,
-        .link_wire = way->wire,
+        .link_wire = r->round > 1 ? r->wire : way->wire,
         .delay_steps = way->delay,
         .ranks = (int32_t)r->q->network.ranks,
         .is_gradient = !r->is_local,
@@ -92,9 +95,9 @@ static msdu__round_stats stats_of(const run *r, const msdu__whatif_way *way,
         .residual_sq = energy * msdu__wire_at(way->wire)->residual_ratio,
         .loss = (double)NAN,
         .step_ns = (uint64_t)answer->compute_ns,
-        .link_ns = (uint64_t)fmin(answer->link_ns, 1e18),
+        .link_ns = (uint64_t)fmin(r->link_ns, 1e18),
         .latency_ns = (uint64_t)msdu__whatif_message_ns(&r->q->network),
-        .wait_ns = (uint64_t)fmin(answer->wait_ns * way->interval, 1e18),
+        .wait_ns = (uint64_t)fmin(r->wait_ns, 1e18),
         .round_bytes = (uint64_t)fmin(answer->bytes * way->interval, 1e18),
         .elements = msdu__profile_elements(r->q->profile),
         .messages = answer->slices,
@@ -127,6 +130,9 @@ static const msdu__whatif_answer *run_round(run *r, const msdu__decision *now, m
     r->step += way.interval;
     r->round++;
     msdu__round_stats stats = stats_of(r, &way, answer);
+    r->link_ns = answer->link_ns;
+    r->wait_ns = answer->wait_ns * way.interval;
+    r->wire = way.wire;
     *next = (msdu__decision){.interval = now->interval,
                              .wire = now->wire,
                              .delay_steps = (uint32_t)job->settings.delay_steps};

@@ -210,6 +210,10 @@ msdu_status msdu__backend_find(const char *name, const msdu_backend **backend_ou
     if (strcmp(name, "mpi") == 0) {
         return find_mpi(backend_out);
     }
+    if (strcmp(name, msdu__backend_host.name) == 0) {
+        *backend_out = &msdu__backend_host;
+        return MSDU_OK;
+    }
     if (strcmp(name, msdu__backend_local.name) == 0) {
         *backend_out = &msdu__backend_local;
         return MSDU_OK;

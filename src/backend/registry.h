@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backends by name: built in ("local"), then a module file libmsdu_<name>.so. */
+/* Backends by name: built in ("local", "host"), then a module file libmsdu_<name>.so. */
 #ifndef MSDU_REGISTRY_H
 #define MSDU_REGISTRY_H
 
 #include "base/base.h"
 
 extern const msdu_backend msdu__backend_local; /* local.c: ranks as threads of one process */
+extern const msdu_backend msdu__backend_host;  /* host.c: processes that share memory */
 
 /*
  * Find a backend by name, or by path if the name holds a slash. Modules are sought in

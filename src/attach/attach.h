@@ -52,6 +52,8 @@ typedef struct msdu__attach {
     const void *(*in_place)(void); /* C's MPI_IN_PLACE */
     /* Behind all else that the process does: 0, or the status that it ends with in place of 0. */
     int (*status)(void);
+    /* The trainer gives one rank's values to others: parameters, perhaps. */
+    void (*broadcast)(int64_t count, uintptr_t type);
 } msdu__attach;
 
 #endif

@@ -63,8 +63,33 @@ bool msdu__early_is_left(const msdu__recognizer *r, uint64_t before, uint64_t ca
     return *most_out + MSDU__STEPS_BEYOND < r->total_steps;
 }
 
+/* The status of this process, and of no child. */
+static void decide(void)
+{
+    msdu__cell_set(&limit_ms, msdu__attach_number("deadline_ms", 60000));
+    msdu__cell_set(&culprit, (uint64_t)getpid());
+}
+
+void msdu__early_fail(const char *why)
+{
+    (void)fprintf(stderr, "msdu: rank 0: error: %s; the process ends with status %d\n", why,
+                  MSDU__EARLY_STATUS);
+    decide();
+}
+
 void msdu__early_tell(const char *about, uint64_t steps, uint64_t total_steps)
 {
+    char why[512];
+    if (total_steps == 0) {
+        (void)snprintf(why, sizeof(why),
+                       "local steps ended after %" PRIu64
+                       " steps of the trainer, and nothing said that the last one ends with equal "
+                       "parameters, so they may differ between ranks; MSDU_TOTAL_STEPS says so, or "
+                       "msdu_attach_sync_after_step() before the last one",
+                       steps);
+        msdu__early_fail(why);
+        return;
+    }
     (void)fprintf(
         stderr,
         "msdu: rank 0: error: the training ended after %s%" PRIu64
@@ -75,8 +100,7 @@ void msdu__early_tell(const char *about, uint64_t steps, uint64_t total_steps)
         "msdu_attach_sync_after_step() before the last one, or use "
         "MSDU_DOMAIN=gradient; the process ends with status %d\n",
         about, steps, total_steps, MSDU__EARLY_STATUS);
-    msdu__cell_set(&limit_ms, msdu__attach_number("deadline_ms", 60000));
-    msdu__cell_set(&culprit, (uint64_t)getpid());
+    decide();
 }
 
 /* One that waits to be asked for its status has ended. */

@@ -31,8 +31,10 @@ void msdu__early_wait_for(const msdu__mate *mates, size_t count);
 bool msdu__early_is_left(const msdu__recognizer *r, uint64_t before, uint64_t candidates,
                          uint64_t *most_out);
 /* Rank 0: say it, at any MSDU_LOG. The status of this process, and of no child, is decided.
- * about: "", or "at most ". */
+ * about: "", or "at most "; total_steps: 0 if nobody said it. */
 void msdu__early_tell(const char *about, uint64_t steps, uint64_t total_steps);
+/* The same for any cause. */
+void msdu__early_fail(const char *why);
 /* When nothing of the process is left to be done: 0, or what its status has to be, if it is 0. */
 int msdu__early_status(void);
 

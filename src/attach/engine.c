@@ -373,7 +373,9 @@ bool msdu__attach_engine_has_met(msdu__attach_engine *engine)
 bool msdu__attach_engine_is_early(const msdu__attach_engine *engine)
 {
     const bool has_begun = engine->steps > 0 || engine->announced > 0;
-    const bool is_said = engine->was_asked && engine->announced == 0;
+    /* without a number of steps, one of MSDU_ATTACH_EQUAL_STEPS is on purpose, too */
+    const bool is_met = engine->has_promised && engine->total_steps == 0;
+    const bool is_said = (engine->was_asked || is_met) && engine->announced == 0;
     return engine->ctx != NULL && engine->is_accumulated && has_begun && !is_said &&
            !msdu__attach_engine_is_over(engine);
 }

@@ -326,6 +326,19 @@ static void choose_tensors(msdu__recognizer *r)
     }
 }
 
+/* Which of the pattern only their memory tells from others. */
+static void find_twins(msdu__recognizer *r)
+{
+    r->has_twins = false;
+    for (uint32_t i = 0; i < r->pattern_count; i++) {
+        r->is_twin[i] = false;
+        for (uint32_t k = 0; k < r->pattern_count && !r->is_twin[i]; k++) {
+            r->is_twin[i] = k != i && is_same(&r->pattern[i], &r->pattern[k]);
+        }
+        r->has_twins = r->has_twins || r->is_twin[i];
+    }
+}
+
 /* What the latest candidates were before they are steps of the present pattern is not counted
  * twice. */
 static void drop_overlap(msdu__recognizer *r, uint32_t calls)
@@ -347,6 +360,7 @@ static void take_pattern(msdu__recognizer *r, uint32_t period)
         r->pattern[(i - from) % period] = r->seen[i].call;
     }
     choose_tensors(r);
+    find_twins(r);
     r->position = (r->seen_count - from) % period;
     r->state = r->position == 0 ? MSDU__FOLLOWING : MSDU__WAITING;
     r->held_steps = (r->seen_count - from) / period;
@@ -356,7 +370,8 @@ static void take_pattern(msdu__recognizer *r, uint32_t period)
         r->held_calls += r->seen[i].others;
     }
     r->unmet_count = 0;
-    r->has_moved = r->has_alternated = false;
+    r->again_steps = r->again_count = 0;
+    r->has_moved = r->has_alternated = r->has_left = false;
     memset(r->is_away, 0, sizeof(r->is_away));
 }
 
@@ -385,36 +400,46 @@ bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUM
     return true;
 }
 
-bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps, bool is_local)
+/* Memory spoke when the pattern was taken, so that it may speak against it. */
+static bool has_evidence(const msdu__recognizer *r)
 {
-    const bool has_evidence =
-        r->doubt > (is_local ? MSDU__DOUBT_NONE : MSDU__DOUBT_SAID) && r->doubt < MSDU__DOUBT_FULL;
-    const uint64_t every = is_local ? LOOK_LOCAL : LOOK_STEPS;
-    return has_evidence && steps > 0 && ((steps & (steps - 1)) == 0 || steps % every == 0);
+    return r->doubt > MSDU__DOUBT_NONE && r->doubt < MSDU__DOUBT_FULL;
 }
 
+bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps, bool is_local)
+{
+    const uint64_t every = is_local ? LOOK_LOCAL : LOOK_STEPS;
+    return has_evidence(r) && steps > 0 && ((steps & (steps - 1)) == 0 || steps % every == 0);
+}
+
+/* New memory alone may be the same tensor's: what the user said stands, unless tensors changed
+ * places. */
 bool msdu__recognize_is_contradicted(const msdu__recognizer *r)
 {
-    const bool has_evidence = r->doubt > MSDU__DOUBT_SAID && r->doubt < MSDU__DOUBT_FULL;
-    return has_evidence && (r->has_moved || r->has_alternated);
+    return has_evidence(r) && (r->has_moved || (r->has_alternated && r->doubt > MSDU__DOUBT_SAID));
 }
 
 bool msdu__recognize_is_mistaken(const msdu__recognizer *r)
 {
-    return msdu__recognize_is_contradicted(r) || (r->doubt == MSDU__DOUBT_SAID && r->has_moved);
+    return has_evidence(r) && r->has_left;
+}
+
+bool msdu__recognize_is_blind(const msdu__recognizer *r)
+{
+    return r->has_twins && !has_evidence(r);
 }
 
 uint64_t msdu__recognize_steps(const msdu__recognizer *r)
 {
-    return r->ended_steps + r->held_steps;
+    return r->ended_steps + r->held_steps + r->again_steps;
 }
 
 bool msdu__recognize_is_proven(const msdu__recognizer *r)
 {
     const bool is_said = r->total_steps > 0 ? msdu__recognize_steps(r) < r->total_steps
                                             : r->doubt <= MSDU__DOUBT_SAID;
-    return is_said && r->state >= MSDU__WAITING && r->held_steps >= MSDU__STEPS_PROVEN &&
-           r->held_calls >= calls_proven[r->doubt];
+    return is_said && !msdu__recognize_is_blind(r) && r->state >= MSDU__WAITING &&
+           r->held_steps >= MSDU__STEPS_PROVEN && r->held_calls >= calls_proven[r->doubt];
 }
 
 bool msdu__recognize_is_exceeded(const msdu__recognizer *r)
@@ -422,10 +447,31 @@ bool msdu__recognize_is_exceeded(const msdu__recognizer *r)
     return r->total_steps > 0 && msdu__recognize_steps(r) > r->total_steps + MSDU__STEPS_BEYOND;
 }
 
+/* There is no pattern any more. If it was a layer in place of a step, it comes again. */
+static void end_pattern(msdu__recognizer *r)
+{
+    r->again_count = r->pattern_count > 0 ? r->pattern_count : r->again_count;
+    r->again_at = r->pattern_count > 0 ? 0 : r->again_at;
+    r->pattern_count = r->tensor_count = 0;
+}
+
+static void count_again(msdu__recognizer *r, const msdu__call *call)
+{
+    if (r->again_count == 0 || r->pattern_count > 0) {
+        return;
+    }
+    const bool is_due = is_same(call, &r->pattern[r->again_at]);
+    r->again_at = is_due ? r->again_at + 1 : is_same(call, &r->pattern[0]) ? 1 : 0;
+    if (r->again_at == r->again_count) {
+        r->again_at = 0;
+        r->again_steps++;
+    }
+}
+
 void msdu__recognize_close(msdu__recognizer *r)
 {
+    end_pattern(r);
     r->state = MSDU__CLOSED;
-    r->pattern_count = r->tensor_count = 0;
     r->position = 0;
 }
 
@@ -436,7 +482,7 @@ static msdu__verdict give_up(msdu__recognizer *r)
     bool was_following = r->state == MSDU__FOLLOWING;
     r->state = MSDU__LEARNING;
     r->votes = 0;
-    r->pattern_count = r->tensor_count = 0;
+    end_pattern(r);
     r->position = 0;
     r->ended_steps += r->held_steps;
     r->ended_total = r->total;
@@ -473,6 +519,8 @@ static void look_at_memory(msdu__recognizer *r, const msdu__call *call)
     bool *is_away = &r->is_away[r->position];
     r->has_alternated = r->has_alternated || (is_home && *is_away);
     *is_away = !is_home;
+    r->has_left =
+        r->has_left || (!is_home && (r->doubt > MSDU__DOUBT_SAID || r->is_twin[r->position]));
     for (uint32_t i = 0; !is_home && i < r->pattern_count && !r->has_moved; i++) {
         r->has_moved = r->pattern[i].memory == call->memory && is_same(&r->pattern[i], call);
     }
@@ -516,6 +564,9 @@ static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_
 
 msdu__verdict msdu__recognize(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
 {
+    if (call->is_candidate) {
+        count_again(r, call);
+    }
     if (r->state == MSDU__CLOSED) {
         return MSDU__CALL_OTHER;
     }

@@ -15,10 +15,11 @@
  * first step's: then a period has to explain more calls than a model has in equal layers.
  *
  * What memory does not tell is passed through, unless the user says how many gradients a step has.
- * Local steps need more calls of proof, and memory that comes back after exactly one step: two
- * places of a pattern must never be one parameter. Layers that take turns on memory and gradients
- * of each micro-batch look like steps for ever. So the user has to say how many gradients a step
- * has, or how many steps there are: what comes more often is no step.
+ * Local steps need more calls of proof, and memory that comes back after exactly one step, always:
+ * two places of a pattern must never be one parameter, nor one place two. The user's number is
+ * proof enough only where no two gradients are of one size. Layers that take turns on memory and
+ * gradients of each micro-batch look like steps for ever. So the user has to say how many gradients
+ * a step has, or how many steps there are: what comes more often is no step.
  */
 #ifndef MSDU_RECOGNIZE_H
 #define MSDU_RECOGNIZE_H
@@ -118,17 +119,23 @@ typedef struct msdu__recognizer {
     uint64_t held_calls;    /* and the calls since it began, equal on all ranks */
     uint64_t ended_steps;   /* held by patterns before it ... */
     uint64_t ended_total;   /* ... until so many candidates */
+    uint64_t again_steps;   /* of the latest pattern since it broke, while there is no other ... */
+    uint32_t again_count;   /* ... and its candidates, which are still in `pattern` ... */
+    uint32_t again_at;      /* ... of which this one is due */
     uint32_t stray_count;   /* since a tensor came that was due */
     bool has_strayed;       /* in the present step */
     uint32_t stray_steps;   /* in a row with strays */
     bool has_moved;         /* a gradient came from where another one of its size lies */
     bool has_alternated;    /* or came from elsewhere, and then from where it was learned */
+    bool has_left;          /* or from elsewhere at all, if its memory is what tells it */
+    bool has_twins;         /* two of the pattern are of one size */
     uint32_t unmet_count;   /* a period that is found, but is not what the user wants ... */
     uint32_t unmet_sums;    /* ... and with its small ones; 0: none */
     msdu__call pattern[MSDU__TENSORS_MAX];
     msdu__call tensors[MSDU__TENSORS_MAX];
     uint32_t tensor_at[MSDU__TENSORS_MAX]; /* of the pattern; MSDU__TENSORS_MAX: denied */
     bool is_away[MSDU__TENSORS_MAX];       /* a place of the pattern: it last came from elsewhere */
+    bool is_twin[MSDU__TENSORS_MAX];       /* or another one has its size */
     msdu__seen seen[MSDU__CALLS_MAX];
     uint64_t last[MSDU__PLACES]; /* by memory: 1 + `total` when it came last */
 } msdu__recognizer;
@@ -150,12 +157,14 @@ bool msdu__recognize_agree(msdu__recognizer *r, const double sums[MSDU__VOTE_SUM
 bool msdu__recognize_is_due(const msdu__recognizer *r, uint64_t steps, bool is_local);
 /* This rank's memory says by now that one place of the pattern is two parameters. */
 bool msdu__recognize_is_contradicted(const msdu__recognizer *r);
-/* Likewise for local steps, which a number that the user gave does not excuse: gradients of one
- * size that were told by their memory have changed places. */
+/* Likewise for local steps, which need a gradient's own memory in every step: of what moved nobody
+ * knows whose it is. */
 bool msdu__recognize_is_mistaken(const msdu__recognizer *r);
 /* Has the pattern held for so long that local steps may build on it? Equal on all ranks, who ask
  * each other for contradictions then. */
 bool msdu__recognize_is_proven(const msdu__recognizer *r);
+/* It never will be: gradients of one size change places, and nobody can see it. */
+bool msdu__recognize_is_blind(const msdu__recognizer *r);
 /* Whole steps so far, of all patterns. Equal on all ranks. */
 uint64_t msdu__recognize_steps(const msdu__recognizer *r);
 /* More of them came than the trainer has steps: what was taken for a step is a part of one, or the

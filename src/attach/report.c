@@ -62,31 +62,46 @@ void msdu__tell_nothing(const msdu__recognizer *r, bool is_told)
         is_asked ? " with MSDU_ATTACH_TENSORS gradients" : "");
 }
 
+/* What is to be done about it. */
+static void tell_way_out(const msdu__recognizer *r, bool is_blind, bool has_doubt)
+{
+    if (is_blind) {
+        (void)fprintf(stderr, "reduce each gradient from memory of its own, or set "
+                              "MSDU_DOMAIN=gradient, which takes them in every step\n");
+        return;
+    }
+    (void)fprintf(stderr, "MSDU_ATTACH_TENSORS=%u says that it is so%s\n", r->pattern_sums,
+                  has_doubt ? "" : ", MSDU_TOTAL_STEPS how many steps there are");
+}
+
 void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told)
 {
+    const bool is_blind = msdu__recognize_is_blind(r);
     const bool has_doubt = r->doubt >= MSDU__DOUBT_EQUAL;
     const bool is_unsaid = r->doubt > MSDU__DOUBT_SAID && r->total_steps == 0;
-    if ((!has_doubt && !is_unsaid) || r->held_steps < MSDU__STEPS_PROVEN || *is_told) {
+    if ((!has_doubt && !is_unsaid && !is_blind) || r->held_steps < MSDU__STEPS_PROVEN || *is_told) {
         return;
     }
     *is_told = true;
     (void)fprintf(stderr,
                   "msdu: a step seems to have %u gradients, but %s: no local steps, all is passed "
-                  "through; MSDU_ATTACH_TENSORS=%u says that it is so%s\n",
+                  "through; ",
                   r->pattern_count,
-                  has_doubt ? "their memory moves, or all are alike, so two of them may be one "
-                              "parameter"
-                            : "it may be a part of one",
-                  r->pattern_sums, has_doubt ? "" : ", MSDU_TOTAL_STEPS how many steps there are");
+                  is_blind    ? "some are of one size, and their memory does not tell them apart"
+                  : has_doubt ? "their memory moves, or all are alike, so two of them may be one "
+                                "parameter"
+                              : "it may be a part of one");
+    tell_way_out(r, is_blind, has_doubt);
 }
 
 void msdu__tell_contradiction(const msdu__recognizer *r, bool had_engine)
 {
-    (void)fprintf(stderr,
-                  "msdu: of the %u gradients of a step some come from several places in memory, so "
-                  "they may be several parameters: %s passed through; MSDU_ATTACH_TENSORS says how "
-                  "many gradients a step has\n",
-                  r->pattern_count, had_engine ? "from now on all is" : "all is");
+    (void)fprintf(
+        stderr,
+        "msdu: of the %u gradients of a step some come from several places in memory, so "
+        "they may be several parameters: %s passed through%s\n",
+        r->pattern_count, had_engine ? "from now on all is" : "all is",
+        r->tensors_wanted > 0 ? "" : "; MSDU_ATTACH_TENSORS says how many gradients a step has");
 }
 
 void msdu__tell_gain(const msdu__gain *gain, msdu__gain_phase before, const msdu__recognizer *r)

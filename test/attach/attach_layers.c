@@ -7,8 +7,11 @@
  *   layers=N  steps=N  reverse  single (float32)  nonblocking  staged (all through one buffer)
  *   residual  blocks as of a ResNet-50 in place of the layers: 161 tensors, 30 of them small
  *   bare  neither embedding nor head;  shared  layers take turns on one set of buffers
+ *   tail=N  N others come behind the layers, instead of embedding and head
  *   frozen=L  from the middle on layer L is not trained any more; eval=N  losses every N steps
  *   swap=N  from step N on layers 3 and 7 come in each other's place
+ *   stage=N  from step N on all go through one buffer
+ *   mean=N  before step N, of all ranks' parameters;  bcast=N  the first rank's parameters to all
  *   micro=N  reductions of each gradient before an update;  barrier  behind each of them
  *   average  at the end, of all ranks' parameters
  *   saves  behind MPI_Finalize, on the last rank late and beside a child process; status=N  its end
@@ -30,7 +33,7 @@
 #define MOMENTUM    0.9
 
 typedef struct trainer {
-    int layers, steps, frozen, evaluation, swap, micro;
+    int layers, steps, frozen, evaluation, swap, micro, stage_step, mean_step, bcast_step, tail;
     bool is_reverse, is_single, is_nonblocking, is_staged, is_residual;
     bool is_bare, is_shared, has_barriers;
     int rank, ranks, count;
@@ -106,13 +109,20 @@ static void build(trainer *t)
             add(t, sizes[l % (t->is_staged ? 1 : 4)], l / 4);
         }
     } else {
-        add(t, 5000, -1);
+        if (t->tail == 0) {
+            add(t, 5000, -1);
+        }
         for (int l = 0; l < t->layers; l++) {
             for (int k = 0; k < 4; k++) {
                 add(t, sizes[k], l);
             }
         }
-        add(t, 900, -1);
+        for (int i = 0; i < t->tail; i++) {
+            add(t, 1500 + i, -1);
+        }
+        if (t->tail == 0) {
+            add(t, 900, -1);
+        }
     }
     for (int i = 0; i < t->count; i++) {
         t->weight[i] = calloc((size_t)t->size[i], sizeof(double));
@@ -156,7 +166,7 @@ static void reduce(trainer *t, int k, MPI_Request *request)
     if (t->is_nonblocking) {
         MPI_Iallreduce(MPI_IN_PLACE, t->gradient[k], t->size[k], type, MPI_SUM, MPI_COMM_WORLD,
                        request);
-    } else if (t->is_staged || t->is_shared) {
+    } else if (t->is_staged || (t->is_shared && t->layer[k] >= 0)) {
         double *stage = t->turns[k % 4];
         memcpy(stage, t->gradient[k], bytes);
         MPI_Allreduce(MPI_IN_PLACE, stage, t->size[k], type, MPI_SUM, MPI_COMM_WORLD);
@@ -211,6 +221,28 @@ static void train_micro(trainer *t)
     }
 }
 
+static void average(trainer *t)
+{
+    for (int k = 0; k < t->count; k++) {
+        MPI_Allreduce(MPI_IN_PLACE, t->weight[k], t->size[k], MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        for (int i = 0; i < t->size[k]; i++) {
+            t->weight[k][i] /= t->ranks;
+        }
+    }
+}
+
+/* What a trainer may do with its parameters on the way. */
+static void meddle(trainer *t, int step)
+{
+    t->is_staged = t->is_staged || step == t->stage_step;
+    if (step == t->mean_step) {
+        average(t);
+    }
+    for (int k = 0; k < t->count && step == t->bcast_step; k++) {
+        MPI_Bcast(t->weight[k], t->size[k], MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    }
+}
+
 static void train(trainer *t)
 {
     static MPI_Request requests[TENSORS_MAX];
@@ -218,6 +250,7 @@ static void train(trainer *t)
     for (int step = 0; step < t->steps; step++) {
         int used[TENSORS_MAX];
         int count = 0;
+        meddle(t, step);
         for (int at = 0; at < t->count; at++) {
             int k = swapped(t, t->is_reverse ? t->count - 1 - at : at, step);
             if (!is_frozen(t, k, step)) {
@@ -236,16 +269,6 @@ static void train(trainer *t)
         for (int i = 0; t->evaluation > 0 && step % t->evaluation == 0 && i < 7; i++) {
             double loss = i;
             MPI_Allreduce(MPI_IN_PLACE, &loss, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-        }
-    }
-}
-
-static void average(trainer *t)
-{
-    for (int k = 0; k < t->count; k++) {
-        MPI_Allreduce(MPI_IN_PLACE, t->weight[k], t->size[k], MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-        for (int i = 0; i < t->size[k]; i++) {
-            t->weight[k][i] /= t->ranks;
         }
     }
 }
@@ -307,7 +330,11 @@ int main(int argc, char **argv)
     t.evaluation = number(argc, argv, "eval", 0);
     t.swap = number(argc, argv, "swap", -1);
     t.micro = number(argc, argv, "micro", 1);
+    t.stage_step = number(argc, argv, "stage", -1);
+    t.mean_step = number(argc, argv, "mean", -1);
+    t.bcast_step = number(argc, argv, "bcast", -1);
     t.is_bare = has_word(argc, argv, "bare");
+    t.tail = number(argc, argv, "tail", 0);
     t.is_shared = has_word(argc, argv, "shared");
     t.has_barriers = has_word(argc, argv, "barrier");
     t.is_reverse = has_word(argc, argv, "reverse");

@@ -68,6 +68,13 @@ class Layered(Case):
         self.assertEqual(end(done), self.plain(*words))
         self.assertIn("0 reductions taken", done.stderr)
 
+    def assert_ends_with_an_error(self, text: str, *words: str, **settings: str) -> None:
+        """Ranks are apart, and cannot be joined."""
+        done = self.attached(*words, **{**LOCAL, **settings})
+        self.assertNotEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(text, done.stderr)
+        self.assertNotIn("joined again", done.stderr)
+
 
 class Depth(Layered):
     """Models of any depth, in any order."""
@@ -129,7 +136,7 @@ class Doubt(Layered):
             done = self.attached("layers=12", "staged", **settings)
             self.assert_left_alone(done, "layers=12", "staged")
             self.assertIn("MSDU_ATTACH_TENSORS says how many", done.stderr)
-        self.assert_local("layers=12", "staged", count=50, MSDU_ATTACH_TENSORS="50")
+        self.assert_local("layers=1", "staged", count=6, MSDU_ATTACH_TENSORS="6")
 
     def test_a_number_that_is_not_met_is_told_soon_and_not_asked_for_again(self) -> None:
         words = ("layers=12", "staged", "steps=6")
@@ -148,13 +155,6 @@ class Doubt(Layered):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("gradients of one size are not in the order that they were in", done.stderr)
 
-    def assert_ends_with_an_error(self, text: str, *words: str, **settings: str) -> None:
-        """Ranks are apart, and cannot be joined."""
-        done = self.attached(*words, **{**LOCAL, **settings})
-        self.assertNotEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn(text, done.stderr)
-        self.assertNotIn("joined again", done.stderr)
-
     def test_layers_that_change_places(self) -> None:
         for step in ("40", "61", "99"):  # the last is seen at the end of the job
             words = ("layers=12", f"swap={step}")
@@ -162,8 +162,10 @@ class Doubt(Layered):
             self.assert_ends_with_an_error(
                 "came in another order", *words, MSDU_ATTACH_TENSORS="50"
             )
-        done = self.attached("layers=12", "swap=61", "single", **ALWAYS)
-        self.assertEqual(end(done)[0], 0)
+        for settings in ({}, {"MSDU_ATTACH_TENSORS": "50"}):
+            done = self.attached("layers=12", "swap=61", "single", **ALWAYS, **settings)
+            self.assertEqual(end(done)[0], 0)
+            self.assertEqual(done.stderr.count("some come from several places in memory"), 1)
 
     def test_one_buffer_and_a_barrier_behind_each_gradient(self) -> None:
         words = ("layers=3", "bare", "staged", "barrier")
@@ -224,6 +226,52 @@ class Doubt(Layered):
         words = ("layers=48", "steps=19")
         done = self.attached(*words, **{**LOCAL, "MSDU_TOTAL_STEPS": "19"})
         self.assert_left_alone(done, *words)
+
+
+class Unseen(Layered):
+    """What calls alone do not show, under local steps."""
+
+    def test_gradients_of_one_size_in_one_buffer_may_change_places(self) -> None:
+        for words in (("layers=12", "staged"), ("layers=12", "staged", "swap=61")):
+            done = self.attached(*words, **LOCAL, MSDU_ATTACH_TENSORS="50")
+            self.assert_left_alone(done, *words)
+            told = "some are of one size, and their memory does not tell them apart: no local"
+            self.assertEqual(done.stderr.count(told), 1, done.stderr)
+        exact = {**LOCAL, "MSDU_DOMAIN": "gradient", "MSDU_ATTACH_TENSORS": "50"}
+        done = self.attached("layers=12", "staged", "swap=61", **exact)
+        self.assertEqual(end(done)[0], 0)
+        self.assertLess(end(done)[1], 0.05)
+        self.assertIn("4800 reductions taken", done.stderr)
+
+    def test_memory_that_told_them_apart_and_then_does_not(self) -> None:
+        for word in ("stage=55", "mean=61"):  # one buffer later on; an average between two steps
+            for tensors in ("0", "50"):
+                words = ("layers=12", word, "swap=70")
+                text = "from other memory: ranks have moved apart"
+                self.assert_ends_with_an_error(text, *words, MSDU_ATTACH_TENSORS=tensors)
+
+    def test_an_average_that_looks_like_a_step(self) -> None:
+        settings = {**LOCAL, "MSDU_ATTACH_TENSORS": "6"}
+        done = self.attached("layers=1", "staged", "mean=61", **settings)
+        self.assertEqual(done.returncode, 16, done.stdout + done.stderr)
+        told = "what looks like a step came 101 times, MSDU_TOTAL_STEPS is 100"
+        self.assertEqual(done.stderr.count(told), 1, done.stderr)
+
+    def test_parameters_that_are_broadcast_between_local_steps(self) -> None:
+        settings = {**LOCAL, "MSDU_INTERVAL_STEPS": "8", "MSDU_LOG": "error"}
+        done = self.attached("layers=2", "bcast=63", **settings)
+        self.assertEqual(done.returncode, 16, done.stdout + done.stderr)
+        self.assertEqual(done.stderr.count("between local steps values came to all ranks"), 1)
+        for word in ("bcast=0", "bcast=63"):  # where they are equal it does no harm
+            done = self.attached("layers=2", word, **settings, MSDU_ATTACH_EQUAL_STEPS="21")
+            self.assertLess(end(done)[0], 1e-11, done.stderr)
+
+    def test_layers_in_shared_buffers_for_longer_than_is_waited(self) -> None:
+        words = ("layers=140", "tail=10", "shared", "steps=140")
+        text = "149 steps came, MSDU_TOTAL_STEPS is 140"
+        done = self.attached(*words, **{**LOCAL, "MSDU_TOTAL_STEPS": "140"})
+        self.assertNotEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(text, done.stderr)
 
 
 class Unasked(Layered):

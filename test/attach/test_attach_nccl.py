@@ -328,7 +328,8 @@ class Local(Case):
     def test_equals_parameter_averaging_written_by_hand(self) -> None:
         hand = ("local=4", f"learned={LEARNED}", f"warmup={EXACT_FIRST}")
         for words in (["double"], ["double", "group", "streams"], ["double", "mean"]):
-            done = self.good(attached(*words, "steps=59", MSDU_INTERVAL_STEPS="4", **SGD))
+            settings = {**SGD, "MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "59"}
+            done = self.good(attached(*words, "steps=59", **settings))
             by_hand = self.good(plain(*words, "steps=59", *hand))
             self.assert_near(done.losses(), by_hand.losses(), 1e-11)
             self.assertLess(done.apart(), 1e-9)
@@ -336,20 +337,20 @@ class Local(Case):
             self.assertGreater(abs(synchronous[-1] - done.losses()[-1]), 1e-6)
 
     def test_float32_too_to_its_rounding(self) -> None:
-        done = self.good(attached("steps=59", MSDU_INTERVAL_STEPS="4", **SGD))
+        settings = {**SGD, "MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "59"}
+        done = self.good(attached("steps=59", **settings))
         hand = ("local=4", f"learned={LEARNED}", f"warmup={EXACT_FIRST}")
         self.assert_near(done.losses(), self.good(plain("steps=59", *hand)).losses(), 1e-5)
 
     def test_equal_data_give_the_same_log_with_any_interval(self) -> None:
         reference = self.good(plain("double", "same", "late", ranks="2")).log()
         for steps in ("2", "7"):
-            settings = {**SGD, "MSDU_INTERVAL_STEPS": steps}
+            settings = {**SGD, "MSDU_INTERVAL_STEPS": steps, "MSDU_TOTAL_STEPS": "60"}
             done = self.good(attached("double", "same", "late", ranks="2", **settings))
             self.assertEqual(done.log(), reference)
 
     def test_ranks_are_equal_where_it_is_asked_for(self) -> None:
         settings = {"MSDU_INTERVAL_STEPS": "16", **SGD}
-        self.assertGreater(self.good(attached("double", **settings)).apart(), 1e-6)
         for name, value in (("MSDU_TOTAL_STEPS", "60"), ("MSDU_ATTACH_EQUAL_STEPS", "15")):
             done = self.good(attached("double", **{**settings, name: value}))
             self.assertLess(done.apart(), 1e-9, name)
@@ -365,6 +366,10 @@ class Local(Case):
             self.assertEqual(len(done.log()), 61)
             told = "rank 0: error: the training ended after 60 steps, MSDU_TOTAL_STEPS is 90"
             self.assertEqual(done.stderr.count(told), 1, done.stderr)
+        done = attached("double", MSDU_INTERVAL_STEPS="16", **SGD)
+        self.assertEqual(done.codes, [16, 0, 0], done.stderr)
+        self.assertGreater(done.apart(), 1e-6)
+        self.assertIn("local steps ended after 60 steps of the trainer, and nothing", done.stderr)
 
     def test_more_steps_than_there_are_end_the_job(self) -> None:
         settings = {"MSDU_INTERVAL_STEPS": "4", "MSDU_TOTAL_STEPS": "40", **SGD}

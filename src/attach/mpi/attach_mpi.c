@@ -155,4 +155,5 @@ const msdu__attach msdu_attach_v1 = {
     .op_of = attach_op_of,
     .in_place = attach_in_place,
     .status = msdu__early_status,
+    .broadcast = msdu__stream_broadcast,
 };

@@ -49,10 +49,11 @@ typedef struct msdu__stream {
     int rank;
     int ranks;
     msdu__attach_comm place;
-    bool is_left_alone; /* one rank, or an intercommunicator */
-    bool is_plain;      /* passed through on purpose, or because there is no engine */
-    bool was_local;     /* local steps were taken */
-    bool is_deserted;   /* another rank is at its end already */
+    bool is_left_alone;  /* one rank, or an intercommunicator */
+    bool is_plain;       /* passed through on purpose, or because there is no engine */
+    bool was_local;      /* local steps were taken */
+    bool is_deserted;    /* another rank is at its end already */
+    bool is_overwritten; /* what may be parameters was made equal between local steps */
     bool has_strayed;
     bool has_failed;
     char why[256]; /* has_failed */
@@ -109,6 +110,8 @@ void msdu__stream_check(msdu__stream *stream);
 void msdu__stream_contradict(msdu__stream *stream);
 /* The stream has failed, for one because of more steps than the trainer has, after local ones. */
 bool msdu__stream_has_too_many(msdu__stream *stream);
+/* Between local steps the trainer may have set parameters, if a gradient or all have this size. */
+void msdu__stream_suspect(msdu__stream *stream, uint64_t count, int32_t kind);
 /* Local steps begin: rank 0 hears whose ends it may have to wait for. */
 void msdu__stream_hear_of_mates(msdu__stream *stream);
 /* What is known before the engine ends, by this rank alone. */
@@ -152,6 +155,8 @@ typedef struct msdu__call_choice {
     msdu__apart *apart; /* ... and this is joined by the sum; may be NULL */
 } msdu__call_choice;
 msdu__call_choice msdu__stream_choose(msdu__stream *stream, const msdu__reduction *call);
+/* One rank's values come to all: the same, for every stream. */
+void msdu__stream_broadcast(int64_t count, uintptr_t type);
 /* A call that is not taken. */
 void msdu__stream_observe(const msdu__reduction *call);
 /* The engine takes it over: MPI's code. */

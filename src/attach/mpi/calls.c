@@ -180,6 +180,9 @@ msdu__call_choice msdu__stream_choose(msdu__stream *stream, const msdu__reductio
     } else if (verdict == MSDU__CALL_DENIED) {
         reason = MSDU__PASSED_DENIED;
     }
+    if (seen.is_candidate && stream->engine.ctx == NULL) {
+        (void)msdu__stream_has_too_many(stream);
+    }
     bool is_gradient = verdict == MSDU__CALL_GRADIENT && !stream->has_failed;
     if (is_gradient && choice.at == 0) {
         stream->step_calls = stream->candidates - 1;
@@ -272,6 +275,19 @@ msdu__stream *msdu__stream_first(void)
     msdu__stream *first = streams;
     (void)pthread_mutex_unlock(&streams_lock);
     return first;
+}
+
+/* Who is within a reduction has a thread of its own for it, and is not waited for. */
+void msdu__stream_broadcast(int64_t count, uintptr_t type)
+{
+    const int kind = type_kind(MSDU__HANDLE(MPI_Datatype, type));
+    msdu__stream *stream = kind != 0 && count > 0 ? msdu__stream_first() : NULL;
+    for (; stream != NULL; stream = stream->next) {
+        if (pthread_mutex_trylock(&stream->lock) == 0) {
+            msdu__stream_suspect(stream, (uint64_t)count, kind);
+            (void)pthread_mutex_unlock(&stream->lock);
+        }
+    }
 }
 
 /* It is no part of a pattern, but comes between. */

@@ -180,6 +180,7 @@ void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen)
         fail_alone(stream, seen);
         return;
     }
+    msdu__stream_suspect(stream, seen->count, seen->kind);
     if (!stream->has_strayed && stream->rank == 0) {
         (void)fprintf(stderr,
                       "msdu: rank 0: the pattern of reductions changed after %" PRIu64
@@ -250,8 +251,8 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
         return;
     }
     /* a step's gradients of one size were taken for each other before it was seen */
-    if (!msdu__stream_agree(stream, !stream->engine.is_accumulated ||
-                                        !(r->has_moved || msdu__recognize_is_contradicted(r)))) {
+    if (!msdu__stream_agree(stream,
+                            !stream->engine.is_accumulated || !msdu__recognize_is_mistaken(r))) {
         fail_parted(stream, "gradients of one size are not in the order that they were in; use "
                             "MSDU_DOMAIN=gradient");
         return;

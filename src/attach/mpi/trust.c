@@ -145,6 +145,19 @@ void msdu__stream_check(msdu__stream *stream)
     }
 }
 
+void msdu__stream_suspect(msdu__stream *stream, uint64_t count, int32_t kind)
+{
+    const msdu__attach_engine *engine = &stream->engine;
+    const bool is_equal = engine->has_promised && engine->announced == 0;
+    uint64_t all = 0;
+    bool is_one = false;
+    for (uint32_t i = 0; msdu__stream_is_local(stream) && !is_equal && i < engine->count; i++) {
+        all += engine->grads[i].count;
+        is_one = is_one || (engine->grads[i].count == count && engine->grads[i].kind == kind);
+    }
+    stream->is_overwritten = stream->is_overwritten || is_one || (all > 0 && all == count);
+}
+
 void msdu__stream_hear_of_mates(msdu__stream *stream)
 {
     const msdu__mate own = msdu__early_self();
@@ -158,20 +171,6 @@ void msdu__stream_hear_of_mates(msdu__stream *stream)
     free(all);
 }
 
-/* Parameters may differ. Without a number of steps nobody said that they must not. */
-static void tell_apart(const msdu__stream *stream, uint64_t steps)
-{
-    if (stream->recognizer.total_steps > 0 && stream->rank == 0) {
-        msdu__early_tell("", steps, stream->recognizer.total_steps);
-    } else if (msdu__stream_is_teller(stream)) {
-        (void)fprintf(stderr,
-                      "msdu: local steps ended after %" PRIu64
-                      " steps of the trainer, and nothing said that the last one ends with equal "
-                      "parameters: they may differ between ranks; MSDU_TOTAL_STEPS says so\n",
-                      steps);
-    }
-}
-
 /* The engine of local steps is gone. */
 static void tell_left(const msdu__stream *stream)
 {
@@ -181,6 +180,35 @@ static void tell_left(const msdu__stream *stream)
         msdu__early_is_left(r, stream->ended_steps, stream->candidates - stream->ended_calls,
                             &most)) {
         msdu__early_tell("at most ", most, r->total_steps);
+    }
+}
+
+/* What the end does not show: local steps were right only if these were what they seemed to be. */
+static void tell_unsure(msdu__stream *stream)
+{
+    const msdu__recognizer *r = &stream->recognizer;
+    char why[512];
+    const bool is_overwritten = !ask(stream, !stream->is_overwritten, true);
+    const bool is_longer = r->doubt <= MSDU__DOUBT_SAID && !r->has_twins && r->total_steps > 0 &&
+                           msdu__recognize_steps(r) > r->total_steps;
+    if (stream->rank != 0) {
+        return;
+    }
+    if (is_overwritten) {
+        msdu__early_fail(
+            "between local steps values came to all ranks of which there are as many as of a "
+            "gradient or of all: if they became parameters, ranks differ; let ranks synchronize "
+            "before (msdu_attach_sync_after_step(), MSDU_ATTACH_EQUAL_STEPS), or use "
+            "MSDU_DOMAIN=gradient");
+    }
+    if (is_longer) {
+        (void)snprintf(why, sizeof(why),
+                       "what looks like a step came %" PRIu64 " times, MSDU_TOTAL_STEPS is %" PRIu64
+                       ": an average of parameters may have been taken for one, which only memory "
+                       "would tell, and then ranks differ; reduce each gradient from memory of "
+                       "its own, or use MSDU_DOMAIN=gradient",
+                       msdu__recognize_steps(r), r->total_steps);
+        msdu__early_fail(why);
     }
 }
 
@@ -203,10 +231,14 @@ void msdu__stream_check_end(msdu__stream *stream, const msdu__last_word *word)
         fail_contradicted(stream);
     } else if (!is_done && word->is_over && !ask(stream, word->has_met, true)) {
         fail(stream, "ranks differ behind the last step");
-    } else if (!is_done && !word->is_over && !ask(stream, !word->is_early, true)) {
-        tell_apart(stream, word->steps);
+    } else if (!is_done && !word->is_over && !ask(stream, !word->is_early, true) &&
+               stream->rank == 0) {
+        msdu__early_tell("", word->steps, stream->recognizer.total_steps);
     } else if (!word->is_local) {
         tell_left(stream);
+    }
+    if (stream->was_local && !stream->has_failed) {
+        tell_unsure(stream);
     }
     if (stream->has_failed) {
         (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank, stream->why);

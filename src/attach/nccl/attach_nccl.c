@@ -171,7 +171,8 @@ static bool is_mistaken(msdu__track *track)
 {
     const msdu__recognizer *r = &track->recognizer;
     const bool is_local = track->engine.ctx != NULL && track->engine.is_accumulated;
-    if (is_local && msdu__recognize_is_exceeded(r)) {
+    const bool was_local = is_local || track->part.before_count > 0;
+    if (was_local && msdu__recognize_is_exceeded(r)) {
         msdu__track_fail_with(track,
                               "more steps came than MSDU_TOTAL_STEPS: the number is wrong, or "
                               "what was taken for a step is a part of one, and local steps "
@@ -214,6 +215,9 @@ static choice judge(msdu__track *track, const msdu__nccl_call *call)
     choice c = {.what = LEAVE, .seen = msdu__nccl_describe(track, call, &reason)};
     msdu__verdict verdict = msdu__recognize(&track->recognizer, &c.seen, &c.at);
     bool is_gradient = verdict == MSDU__CALL_GRADIENT;
+    if (!track->has_failed && track->engine.ctx == NULL) {
+        (void)is_mistaken(track);
+    }
     track->candidates += c.seen.is_candidate ? 1 : 0;
     if (track->has_failed) {
         c.what = FAIL;

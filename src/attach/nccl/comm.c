@@ -29,7 +29,8 @@ static uint64_t deadline_ms(void)
 static const char *refusal(const msdu__track *track)
 {
     const msdu__recognizer *r = &track->recognizer;
-    if (msdu__recognize_is_contradicted(r)) {
+    if (msdu__attach_engine_is_local() ? msdu__recognize_is_mistaken(r)
+                                       : msdu__recognize_is_contradicted(r)) {
         return "gradients come from several places in memory, and may be several parameters";
     }
     for (uint32_t i = 1; i < r->tensor_count; i++) {
@@ -291,7 +292,8 @@ static bool part(msdu__track *track)
 static bool has_moved(msdu__track *track)
 {
     double moved[1][MSDU__SUM_ROOM] = {{0}};
-    moved[0][0] = track->engine.is_accumulated && track->recognizer.has_moved ? 1 : 0;
+    const bool is_local = track->engine.is_accumulated;
+    moved[0][0] = is_local && msdu__recognize_is_mistaken(&track->recognizer) ? 1 : 0;
     return !msdu__talk_sum(&track, 1, moved, deadline_ms()) || moved[0][0] > 0;
 }
 
@@ -410,7 +412,7 @@ static void tell_early(const msdu__track *track)
     const msdu__recognizer *r = &track->recognizer;
     const bool was_local = track->engine.ctx == NULL && track->part.before_count > 0;
     uint64_t most = 0;
-    if (r->total_steps == 0 || track->rank != 0 || track->has_failed || track->is_left_alone) {
+    if (track->rank != 0 || track->has_failed || track->is_left_alone) {
         return;
     }
     if (msdu__attach_engine_is_early(&track->engine)) {

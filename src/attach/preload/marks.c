@@ -11,6 +11,15 @@ static void mark(void)
     }
 }
 
+static void broadcast(int64_t count, uintptr_t type)
+{
+    const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
+    if (attach != NULL) {
+        attach->mark();
+        attach->broadcast(count, type);
+    }
+}
+
 PRELOAD int MPI_Barrier(uintptr_t comm)
 {
     static msdu__real real = {.name = "MPI_Barrier"};
@@ -23,7 +32,15 @@ PRELOAD int MPI_Bcast(void *data, int count, uintptr_t type, int root, uintptr_t
 {
     static msdu__real real = {.name = "MPI_Bcast"};
     FIND(int (*)(void *, int, uintptr_t, int, uintptr_t), real, call);
-    mark();
+    broadcast(count, type);
+    return call == NULL ? ERR_OTHER : call(data, count, type, root, comm);
+}
+
+PRELOAD int MPI_Bcast_c(void *data, int64_t count, uintptr_t type, int root, uintptr_t comm)
+{
+    static msdu__real real = {.name = "MPI_Bcast_c"};
+    FIND(int (*)(void *, int64_t, uintptr_t, int, uintptr_t), real, call);
+    broadcast(count, type);
     return call == NULL ? ERR_OTHER : call(data, count, type, root, comm);
 }
 

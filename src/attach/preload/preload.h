@@ -68,6 +68,7 @@ int MPIX_Allreduce_init(const void *send, void *recv, int count, uintptr_t type,
                         uintptr_t comm, uintptr_t info, void *request);
 int MPI_Barrier(uintptr_t comm);
 int MPI_Bcast(void *data, int count, uintptr_t type, int root, uintptr_t comm);
+int MPI_Bcast_c(void *data, int64_t count, uintptr_t type, int root, uintptr_t comm);
 int MPI_Reduce(const void *send, void *recv, int count, uintptr_t type, uintptr_t op, int root,
                uintptr_t comm);
 int MPI_Gather(const void *send, int send_count, uintptr_t send_type, void *recv, int recv_count,

@@ -153,6 +153,8 @@ void zoo_draw(zoo_trainer *t, uint64_t seed)
     draw_memory(t);
     draw_habits(t);
     t->is_counted = seed % 4 > 0;
+    t->is_said = one_of(t, 5);
+    t->has_swap = t->change_step != UINT32_MAX && !t->is_unseen && one_of(t, 2);
 }
 
 /* --- a step --- */
@@ -247,11 +249,14 @@ static void change(zoo_trainer *t)
     } else if (t->change_kind == 1) { /* a new one at the end */
         add_tensor(t, 999, 0, false);
         t->first_count = t->critic_steps == 0 ? t->count : t->first_count;
-    } else { /* two change places; of one size they cannot be told apart, which is documented */
-        const uint32_t other = (at + 1) % t->count;
+    } else { /* two change places */
+        uint32_t other = (at + 1) % t->count;
+        for (uint32_t i = 0; i < t->count && t->has_swap && t->sizes[other] != t->sizes[at]; i++) {
+            other = (other + 1) % t->count;
+        }
         const uint64_t size = t->sizes[at];
         const uint32_t id = t->ids[at];
-        if (size != t->sizes[other]) {
+        if (size != t->sizes[other] || t->has_swap) {
             t->sizes[at] = t->sizes[other];
             t->ids[at] = t->ids[other];
             t->sizes[other] = size;

@@ -37,6 +37,8 @@ typedef struct zoo_trainer {
     uint32_t critic_steps; /* of the first of two models for one of the second; 0: one model */
     uint32_t change_step, change_kind;
     uint32_t steps;
+    bool is_said;    /* and how many gradients a step has */
+    bool has_swap;   /* equal ones may change places */
     bool is_counted; /* the user says how many steps there are */
     bool is_unseen;  /* nothing but equal layers in shared memory: calls alone do not tell */
     /* tensors, in the order of their calls; those of the second model behind the first's */

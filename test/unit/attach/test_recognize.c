@@ -162,6 +162,74 @@ START_TEST(more_steps_than_the_trainer_has_are_none)
 }
 END_TEST
 
+/* The user's number is no proof where two gradients of one size may change places unseen. */
+START_TEST(gradients_of_one_size_need_memory_for_local_steps)
+{
+    const msdu__call shared[] = {AT(64, 1000), AT(64, 1000), AT(65, 1000), OTHER(1)};
+    const msdu__call own[] = {AT(64, 1000), AT(64, 2000), AT(65, 3000), OTHER(1)};
+    const msdu__call other[] = {AT(64, 1000), AT(65, 1000), AT(66, 1000), OTHER(1)};
+    const msdu__call *const steps[] = {shared, own, other};
+    const msdu__doubt doubts[] = {MSDU__DOUBT_NONE, MSDU__DOUBT_SAID, MSDU__DOUBT_NONE};
+    msdu__recognizer *r = recognizer(8, 3);
+    (void)learn(r, steps[_i], 4);
+    expect_steps(r, steps[_i], 4, 30);
+    ck_assert_int_eq(r->doubt, doubts[_i]);
+    ck_assert_int_eq(msdu__recognize_is_blind(r), _i == 0);
+    ck_assert_int_eq(msdu__recognize_is_proven(r), _i != 0);
+    ck_assert(!msdu__recognize_is_mistaken(r));
+    free(r);
+}
+END_TEST
+
+/* Memory told it from others, and then does not. */
+START_TEST(a_gradient_that_leaves_its_memory_ends_the_proof)
+{
+    const msdu__call step[] = {AT(64, 1000), AT(64, 2000), AT(65, 3000), OTHER(1)};
+    for (uint32_t said = 0; said < 2; said++) {
+        for (uint32_t moved = 0; moved < 3; moved++) {
+            msdu__call later[] = {step[0], step[1], step[2], step[3]};
+            msdu__recognizer *r = recognizer(8, said == 1 ? 3 : 0);
+            (void)learn(r, step, 4);
+            expect_steps(r, step, 4, 5);
+            later[moved].memory = 9000;
+            expect_steps(r, later, 4, 1);
+            /* the user's number tells it where no other has its size */
+            ck_assert_int_eq(msdu__recognize_is_mistaken(r), said == 0 || moved < 2);
+            ck_assert(!msdu__recognize_is_contradicted(r)); /* it may be new memory of its own */
+            free(r);
+        }
+    }
+}
+END_TEST
+
+/* A layer in place of a step comes again and again; what is passed through counts, too. */
+START_TEST(a_pattern_that_broke_is_counted_where_it_comes_again)
+{
+    const msdu__call layer[] = {AT(64, 1000), AT(65, 2000), OTHER(1)};
+    msdu__recognizer *r = recognizer(8, 0);
+    uint32_t position = 0;
+    r->total_steps = 100;
+    (void)learn(r, layer, 3);
+    expect_steps(r, layer, 3, 60 - (uint32_t)msdu__recognize_steps(r));
+    ck_assert_int_eq(see(r, layer[1], &position), MSDU__CALL_BREAKS);
+    if (_i == 1) {
+        msdu__recognize_close(r); /* for the second time */
+    }
+    for (uint64_t i = 0; i < 48; i++) {
+        ck_assert_uint_eq(msdu__recognize_steps(r), 60 + i);
+        for (uint64_t k = 0; k < 2; k++) {
+            (void)msdu__recognize(r, &layer[k], &position);
+        }
+        (void)msdu__recognize(r, &AT(70 + i, 64 * i), &position); /* and others between */
+    }
+    ck_assert(!msdu__recognize_is_exceeded(r));
+    (void)msdu__recognize(r, &layer[0], &position);
+    (void)msdu__recognize(r, &layer[1], &position);
+    ck_assert(msdu__recognize_is_exceeded(r));
+    free(r);
+}
+END_TEST
+
 /* One place through which all layers are copied says nothing of where a step begins. */
 START_TEST(layers_in_shared_memory_are_left_alone_unless_their_number_is_given)
 {
@@ -496,6 +564,9 @@ int main(void)
     tcase_add_loop_test(tcase, a_layer_is_no_step, 0, 2);
     tcase_add_loop_test(tcase, layers_in_shared_memory_are_left_alone_unless_their_number_is_given,
                         0, 2);
+    tcase_add_loop_test(tcase, gradients_of_one_size_need_memory_for_local_steps, 0, 3);
+    tcase_add_test(tcase, a_gradient_that_leaves_its_memory_ends_the_proof);
+    tcase_add_loop_test(tcase, a_pattern_that_broke_is_counted_where_it_comes_again, 0, 2);
     tcase_add_test(tcase, one_reduction_is_a_step_only_if_that_is_said);
     tcase_add_test(tcase, the_number_given_counts_small_gradients);
     tcase_add_test(tcase, ranks_that_see_different_steps_take_none);

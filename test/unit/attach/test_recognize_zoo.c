@@ -73,11 +73,13 @@ static void end_life(watch *w)
     }
 }
 
-static bool is_contradicted(const watch *w)
+/* On any rank; local steps ask for more. */
+static bool is_contradicted(const watch *w, bool is_local)
 {
     bool is_any = false;
     for (int k = 0; k < RANKS; k++) {
-        is_any = is_any || msdu__recognize_is_contradicted(w->r[k]);
+        is_any = is_any || (is_local ? msdu__recognize_is_mistaken(w->r[k])
+                                     : msdu__recognize_is_contradicted(w->r[k]));
     }
     return is_any;
 }
@@ -108,7 +110,7 @@ static bool begin_step(watch *w, uint32_t step)
         return false;
     }
     if ((is_proof || msdu__recognize_is_due(w->r[0], w->steps, w->is_local)) &&
-        is_contradicted(w)) {
+        is_contradicted(w, w->is_local || is_proof)) {
         w->has_failed = w->is_local;
         close_all(w);
         return false;
@@ -128,11 +130,12 @@ static bool begin_step(watch *w, uint32_t step)
 static void shift(watch *w, const zoo_trainer *t, uint32_t place, uint32_t tensor, uint32_t step)
 {
     char *why = t->is_unseen ? w->parted : w->why;
-    if (t->is_unseen && !w->is_local) {
+    const bool is_blind = w->r[0]->doubt == MSDU__DOUBT_NONE;
+    if ((t->is_unseen || is_blind) && !w->is_local) {
         return; /* documented */
     }
     w->shifted = w->shifted == 0 ? w->steps + 1 : w->shifted;
-    const bool is_noticed = w->is_local ? w->r[0]->has_moved && w->steps <= w->shifted
+    const bool is_noticed = w->is_local ? is_contradicted(w, true) /* ranks are going to ask */
                                         : w->steps <= 2 * w->shifted + MSDU__STEPS_BORNE;
     if (tensor == ZOO_NO_TENSOR || !is_noticed) {
         (void)snprintf(why, sizeof(w->why), "wrong: place %u is tensor %u, was %u, in step %u",
@@ -192,6 +195,7 @@ static void see(watch *w, const zoo_trainer *t, zoo_event *const events[RANKS], 
         vote(w);
     } else if (verdict == MSDU__CALL_BREAKS) {
         w->breaks += w->is_taking ? 1 : 0;
+        w->has_failed = w->has_failed || (w->is_local && is_contradicted(w, true));
         end_life(w);
         if (w->breaks >= BREAKS) {
             close_all(w);
@@ -201,6 +205,16 @@ static void see(watch *w, const zoo_trainer *t, zoo_event *const events[RANKS], 
 }
 
 static zoo_trainer trainer;
+
+/* Seen at the end, or in a status. */
+static bool ends_with_an_error(const watch *w)
+{
+    const msdu__recognizer *r = w->r[0];
+    const bool is_unsure =
+        r->doubt <= MSDU__DOUBT_SAID && !r->has_twins && msdu__recognize_steps(r) > r->total_steps;
+    return w->is_late_local && (is_exceeded(w) || is_unsure || r->total_steps == 0 ||
+                                (w->is_local && is_contradicted(w, true)));
+}
 
 static void train(watch *w)
 {
@@ -218,7 +232,8 @@ static void train(watch *w)
             see(w, &trainer, events, i, s);
         }
     }
-    if (w->why[0] == '\0' && !w->has_failed && !is_exceeded(w)) {
+    w->has_failed = w->has_failed || ends_with_an_error(w);
+    if (w->why[0] == '\0' && !w->has_failed) {
         memcpy(w->why, w->parted, sizeof(w->why));
     }
 }
@@ -256,6 +271,7 @@ static void meet_trainer(uint64_t seed, tally *sums)
         ck_assert_ptr_nonnull(w->r[k]);
         w->r[k]->least = 32;
         w->r[k]->total_steps = trainer.is_counted ? trainer.steps : 0;
+        w->r[k]->tensors_wanted = trainer.is_said ? candidates(&trainer) : 0;
     }
     end_life(w);
     train(w);
@@ -266,7 +282,7 @@ static void meet_trainer(uint64_t seed, tally *sums)
     sums->ordinary_taken += is_plain && w->begun > 0 ? 1 : 0;
     sums->taken += w->taken > 0 ? 1 : 0;
     sums->local += w->is_late_local ? 1 : 0;
-    sums->failed += w->has_failed || is_exceeded(w) ? 1 : 0;
+    sums->failed += w->has_failed ? 1 : 0;
     sums->broken += w->breaks > 0 ? 1 : 0;
     sums->closed += w->r[0]->state == MSDU__CLOSED ? 1 : 0;
     if (is_plain && w->begun == 0 && getenv("MSDU_ZOO") != NULL) {

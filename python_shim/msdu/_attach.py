@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import _level, _tensors
+from . import _dtensor, _level, _tensors
 from ._record import Recorder
 from ._session import Optimizers, Session, attached
 from ._summary import Row, Summary
@@ -26,6 +26,7 @@ def attach(
     buffers: str = "average",
     unused: bool = True,
     process_group: Optional[Any] = None,
+    mesh: Optional[Any] = None,
     record: Optional[Union[str, os.PathLike[str]]] = None,
     **settings: Any,
 ) -> Attachment:
@@ -47,6 +48,9 @@ def attach(
             error.
         process_group: of torch.distributed; None: its default group if there is one, else what
             the launcher says.
+        mesh: a DeviceMesh of one dimension instead, such as ``mesh["replicate"]``. A model that
+            is sharded over ``mesh["shard"]`` (``fully_shard``, tensor parallelism) is synchronized
+            part by part.
         record: file for a profile of the model on this machine: the tensors of every layer and
             the time of its forward and backward pass, as rank 0 measures them (see
             :meth:`Attachment.record`). ``msdu bench overlap --profile FILE`` replays it,
@@ -65,7 +69,8 @@ def attach(
         msdu.Error: with the library's text: a bad setting, ranks that disagree or do not come,
             a parameter that cannot be exchanged.
     """
-    made = Attachment(model, optimizer, buffers, unused, process_group, settings)
+    group = _dtensor.group_of(mesh, process_group)
+    made = Attachment(model, optimizer, buffers, unused, group, settings)
     if record is not None:
         try:
             made.record(record)
@@ -199,6 +204,8 @@ class Attachment(Session):
         """
         if self._recorder is not None:
             raise _tensors.invalid("record: the last recording is not over")
+        if self._is_sharded:
+            raise _tensors.invalid("record: torch gathers and reduces within the passes it times")
         if self.rank == 0:
             about = f"rank 0 of {self.ranks}, {self._slots[0].device.type}"
             settle = self._context.settle

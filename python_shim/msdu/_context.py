@@ -6,9 +6,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import weakref
-from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NoReturn, Optional
 
 from . import _abi, _settings, _store
 
@@ -77,6 +78,14 @@ def _disown_all() -> None:
 os.register_at_fork(after_in_child=_disown_all)
 
 
+def _named(text: str, members: Sequence[int]) -> str:
+    """Which members of a group a text speaks of, by their numbers outside."""
+    spoken = re.findall(r"\branks? (\d+)(?: and (\d+))?", text)
+    numbers = sorted({int(one) for pair in spoken for one in pair if one})
+    known = [f"rank {one} is rank {members[one]}" for one in numbers if one < len(members)]
+    return f" (in this group {', '.join(known)} of torch.distributed)" if known else ""
+
+
 class Context:
     """Owner of an msdu_ctx. Errors are :class:`msdu.Error` with the library's text.
 
@@ -86,6 +95,7 @@ class Context:
         store: by which ranks meet where no setting says otherwise.
 
     ``handle`` is None once destroyed, or in a forked child. ``place``: where its tensors are.
+    ``members``: their numbers outside of the group, if these are others.
     """
 
     place = _abi.PLACE_HOST
@@ -110,6 +120,7 @@ class Context:
         self.handle: Optional[int] = handle.value
         self.on_disown: Callable[[], None] = lambda: None
         self._summary = _abi.SummaryStruct(size=ctypes.sizeof(_abi.SummaryStruct))
+        self.members: Sequence[int] = ()
         self._destroy = weakref.finalize(self, lib.destroy, handle.value)
         _live.add(self)
 
@@ -130,7 +141,12 @@ class Context:
             raise _abi.Error(_abi.ERR_STATE, "this attachment is closed, or lives in the parent")
         code = function(self.handle, *args)
         if code < 0:
-            self.lib.check(code)
+            self.refuse(code)
+
+    def refuse(self, code: int) -> NoReturn:
+        """Raise this thread's last error; it names ranks by their numbers in the group."""
+        text = self.lib.last_error().decode(errors="replace")
+        raise _abi.Error(code, text + _named(text, self.members))
 
     def start(self) -> None:
         """msdu_start(): ranks meet. What interrupted the wait for the store is raised here."""

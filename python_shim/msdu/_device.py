@@ -23,7 +23,7 @@ _ALIGN = 64
 
 class _Slot(Protocol):  # of _tensors, which needs this module
     name: str
-    param: torch.Tensor
+    keep: torch.Tensor
     dtype: torch.dtype
     device: torch.device
     shape: torch.Size
@@ -54,7 +54,7 @@ class _Pages:
         offsets, total = [], 0
         for slot in slots:
             offsets.append(total)
-            size = slot.param.numel() * slot.param.element_size()
+            size = slot.keep.numel() * slot.keep.element_size()
             total += (size + _ALIGN - 1) // _ALIGN * _ALIGN
         self._map = mmap.mmap(-1, total)
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
@@ -64,9 +64,9 @@ class _Pages:
 
     def zeros(self, index: int, slot: _Slot) -> torch.Tensor:
         """The same memory at every call."""
-        count = slot.param.numel()
+        count = slot.keep.numel()
         start = self._offsets[index]
-        flat = self._bytes[start : start + count * slot.param.element_size()].view(slot.dtype)
+        flat = self._bytes[start : start + count * slot.keep.element_size()].view(slot.dtype)
         flat.zero_()
         return flat.as_strided(slot.shape, slot.stride)
 
@@ -134,7 +134,7 @@ class Host(Context):
         """A tensor has its value behind what the current stream was given so far."""
         code = self.lib.tensor_ready(self.handle, number, what)
         if code < 0:
-            self.lib.check(code)
+            self.refuse(code)
 
     def announce_parameters(self, numbers: Iterable[int]) -> None:
         """The step ends: parameters and buffers. Those of the host are taken as they are."""

@@ -58,7 +58,7 @@ class Ends:
         """An optimizer was made."""
         self.look()
         params: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
-        self._sharding = self._sharding or _tensors.sharding_of_parameters(params)
+        self._sharding = self._sharding or _tensors.sharding_of(params)
 
     def out(self, text: str) -> None:
         """Something is left to the script, which is said now."""
@@ -75,7 +75,10 @@ class Ends:
         if self._reason:
             return self._reason
         if self._sharding:
-            return f"its parameters are sharded by {self._sharding}"
+            return (
+                f"its parameters are sharded by {self._sharding}; msdu.attach() in the script "
+                "synchronizes replicas of models that fully_shard has sharded"
+            )
         if not self._ranks:
             return "it did not initialize torch.distributed"
         if self._ranks == 1 and not self.wraps:

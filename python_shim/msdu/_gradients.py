@@ -98,7 +98,7 @@ class Gradients:
                 _tensors.label(slot.name, slot.param),
                 slot.pointer,
                 slot.grad_pointer,
-                slot.param.numel(),
+                slot.keep.numel(),
                 _tensors.DTYPES[slot.dtype],
                 _abi.ROLE_MODEL,
                 index,
@@ -144,7 +144,7 @@ class Gradients:
             if not self._is_queued:
                 self._queue()
             if self.mode == EXCHANGE:
-                self._announce(index, slot, param)
+                self._came(index, slot)
             elif self._is_queued:
                 self.mode = IGNORE  # it is noted that a backward pass runs: until its end
 
@@ -160,14 +160,20 @@ class Gradients:
         """Ask for the end of the outermost backward pass; an inner one ends too early."""
         if not _nested():
             self._is_queued = True
-            Variable._execution_engine.queue_callback(self.end)
+            Variable._execution_engine.queue_callback(self._engine_ends)
 
-    def _announce(self, index: int, slot: _tensors.Slot, param: torch.Tensor) -> None:
-        grad = param.grad
+    def _engine_ends(self) -> None:
+        self.end()
+
+    def _came(self, index: int, slot: _tensors.Slot) -> None:
+        self._announce(index, slot)
+
+    def _announce(self, index: int, slot: _tensors.Slot) -> None:
+        grad = slot.grad
         if self.fired[index] or grad is None:
             self._refuse_twice(slot)
         if slot.is_sparse or grad.stride() != slot.stride or grad.dtype is not slot.dtype:
-            grad = self._adopt(slot, param, grad)
+            grad = self._adopt(slot, grad)
         self._note(index, slot, grad)
 
     def _refuse_twice(self, slot: _tensors.Slot) -> NoReturn:
@@ -187,12 +193,12 @@ class Gradients:
         if pointer != slot.grad_pointer:
             code = self._set(self._context.handle, slot.id, _abi.GRADIENT, pointer)
             if code < 0:
-                self._context.lib.check(code)
+                self._context.refuse(code)
             slot.grad_pointer = pointer
         self._held.append(grad)  # nobody frees it while the library has it
         self._context.announce(slot.id, _abi.GRADIENT)
 
-    def _adopt(self, slot: _tensors.Slot, param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    def _adopt(self, slot: _tensors.Slot, grad: torch.Tensor) -> torch.Tensor:
         """A gradient that does not lie as its parameter does, as one that does."""
         if grad.shape != slot.shape or grad.dtype != slot.dtype:
             slot.moved()  # says what changed, if it is the parameter
@@ -208,7 +214,7 @@ class Gradients:
         if all(a == b or n == 1 for a, b, n in zip(grad.stride(), slot.stride, slot.shape)):
             return grad
         grad = self._context.empty(slot.shape, slot.dtype, slot.stride).copy_(grad)
-        param.grad = grad
+        slot.grad = grad
         return grad
 
     def _dense(self, slot: _tensors.Slot, sparse: torch.Tensor) -> torch.Tensor:
@@ -257,8 +263,8 @@ class Gradients:
         for index, slot in enumerate(self._slots):
             if self.fired[index]:
                 continue
-            if slot.param.grad is not None:
-                self._announce(index, slot, slot.param)
+            if slot.grad is not None:
+                self._announce(index, slot)
                 continue
             if self._used is None:
                 self._refuse_missing()
@@ -271,7 +277,7 @@ class Gradients:
         names = [
             slot.name
             for index, slot in enumerate(self._slots)
-            if not self.fired[index] and slot.param.grad is None
+            if not self.fired[index] and slot.grad is None
         ]
         shown = ", ".join(names[:_MISSING_SHOWN])
         more = f" and {len(names) - _MISSING_SHOWN} more" if len(names) > _MISSING_SHOWN else ""
@@ -284,7 +290,7 @@ class Gradients:
         """Means where they belong: sparse ones as sparse, stand-ins where another rank used the
         parameter."""
         for slot, dense in self._sparse:
-            slot.param.grad = dense.to_sparse(1)
+            slot.grad = dense.to_sparse(1)
         self._sparse.clear()
         if not stand_ins or self.not_finite is not None or self._used is None:
             return
@@ -292,4 +298,4 @@ class Gradients:
         for index, mean in stand_ins:
             if marks[index] > 0:
                 slot = self._slots[index]
-                slot.param.grad = mean.to_sparse(1) if slot.is_sparse else self._reserve.own(mean)
+                slot.grad = mean.to_sparse(1) if slot.is_sparse else self._reserve.own(mean)

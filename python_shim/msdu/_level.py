@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from . import _abi, _device, _rendezvous, _settings, _tensors
+from . import _abi, _device, _dtensor, _rendezvous, _settings, _tensors
 
 _KEPT = ("backend", "deadline_ms", "interface", "job", "ranks", "rank", "rendezvous", "secret",
          "tls_ca", "tls_cert", "tls_key")  # fmt: skip
@@ -29,7 +29,9 @@ def _states(optimizers: Sequence[torch.optim.Optimizer]) -> list[tuple[str, torc
         for at, param in enumerate(params):
             for key, value in sorted(optimizer.state.get(param, {}).items()):
                 if isinstance(value, torch.Tensor) and value.dtype in _tensors.DTYPES:
-                    found.append((f"optimizer{number}.{at}.{key}", value))
+                    part = _dtensor.local(value)
+                    if part.numel():
+                        found.append((f"optimizer{number}.{at}.{key}", part))
     return found
 
 
@@ -97,6 +99,7 @@ def level(
         settings.update(found)
         given = {**settings, "broadcast": "no", "check_finite": "no"}
         context = _device.kind_of(device)(given, device, store)
+        context.members = _rendezvous.members(process_group)
         try:
             _average(context, _states(optimizers), has_all)
         finally:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import _dtensor
+
 _KINDS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 LONGEST = 0.9995  # beta2, unless the caller's own is larger
 
@@ -83,8 +85,8 @@ class SecondMoments:
                 if param.grad is not None and given.states.get(param)
             ]
             if states:
-                second = [state["exp_avg_sq"] for state in states]
-                first = [state["exp_avg"] for state in states]
+                second = [_dtensor.local(state["exp_avg_sq"]) for state in states]
+                first = [_dtensor.local(state["exp_avg"]) for state in states]
                 torch._foreach_mul_(second, given.beta2 / given.ours[1])
                 signal = (1 - given.beta2) * (1 - 1 / self.ranks)
                 signal *= 1 - given.ours[1] ** self._steps_of(given, states[0])

@@ -254,7 +254,7 @@ def _entries(layer: _Layer) -> list[dict[str, Any]]:
                 "backward_us": round(backward, 3) if i == 0 else 0.0,
                 "dtype": word,
                 "tensors": [
-                    {"name": _printable(slot.name), "count": slot.param.numel()}
+                    {"name": _printable(slot.name), "count": slot.keep.numel()}
                     for slot in layer.tensors
                     if slot.dtype is dtype
                 ],

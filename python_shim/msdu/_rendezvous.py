@@ -74,6 +74,14 @@ def _group_tag(process_group: Optional[Any]) -> str:
     return f"-{digest}"
 
 
+def members(process_group: Optional[Any]) -> list[int]:
+    """Ranks of torch.distributed in a group, if they have other numbers there."""
+    if process_group is None:
+        return []
+    found = list(dist.get_process_group_ranks(process_group))
+    return [] if found == list(range(len(found))) else found
+
+
 def _from_launcher(given: Mapping[str, Any]) -> tuple[int, int]:
     """Rank and size as the library reads them, by a context that is never started."""
     probe = _context.Context({k: given[k] for k in ("backend", "config_file") if k in given}, True)

@@ -9,9 +9,20 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import _abi, _choose, _device, _moments, _rendezvous, _settings, _summary, _tensors
+from . import (
+    _abi,
+    _choose,
+    _device,
+    _dtensor,
+    _moments,
+    _rendezvous,
+    _settings,
+    _summary,
+    _tensors,
+)
 from ._gradients import EXCHANGE, IGNORE, NOTE, Gradients
 from ._record import Recorder
+from ._sharded import Sharded
 from ._summary import History, Summary
 from ._waits import Waits
 
@@ -49,13 +60,7 @@ def _check_arguments(model: Any, optimizers: Sequence[Any], buffers: str) -> Non
             raise _tensors.invalid(
                 f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer"
             )
-    sharding = _tensors.sharding_of(model)
-    if sharding:
-        raise _abi.Error(
-            _abi.ERR_UNSUPPORTED,
-            f"the model is sharded by {sharding}: each rank holds a part of the parameters, so "
-            "there is nothing that ranks could average",
-        )
+    _tensors.refuse_flat(model)
     if buffers not in ("average", "local"):
         raise _tensors.invalid(f"buffers: {buffers!r} is neither 'average' nor 'local'")
 
@@ -70,6 +75,7 @@ class Session:
     _source: type[Gradients] = Gradients  # where gradients come from
     _takes_by_hand = True  # gradients that an optimizer steps with but no pass brought, too
     _compares_buffers = True  # those that are not exchanged must start equal
+    _is_sharded = False  # parameters are parts, by torch
 
     def __init__(
         self,
@@ -85,10 +91,15 @@ class Session:
         self.optimizers = _listed(optimizer)
         _check_arguments(model, self.optimizers, buffers)
         _refuse_twice(model, self.optimizers)
+        _dtensor.reshard(model)
         settings, second_moments = _settings.split(settings)
         self._given = (settings, process_group)
         _settings.check(settings)
+        named = [*model.named_parameters(), *model.named_buffers()]
+        _dtensor.check(named, process_group, settings)
         slots = self._trained()
+        if any(_dtensor.is_part(tensor) for _, tensor in named):
+            self._be_sharded()
         device = _device.of((slot.name, slot.device) for slot in slots)
         given = _choose.settings(settings, self.optimizers, device)
         found, store = _rendezvous.place(given, process_group)
@@ -115,6 +126,7 @@ class Session:
         self._plain_bytes = 0  # what a plain script would have sent
         self._sent = _summary.Sent()
         self._context = _device.kind_of(device)(given, device, store)
+        self._context.members = _rendezvous.members(process_group)
         self._gradients = self._source(
             self._context, slots, unused, self._pass_begins, self._pass_ends
         )
@@ -136,12 +148,26 @@ class Session:
         """What is exchanged."""
         return _tensors.trained(self.model, self.optimizers)
 
+    def _be_sharded(self) -> None:
+        if self._source is not Gradients:
+            raise _abi.Error(
+                _abi.ERR_UNSUPPORTED, "the model is sharded: only msdu.attach() can follow that"
+            )
+        if self.optimizers and not set(self._of_optimizers()) & set(map(id, self.model.parameters())):
+            raise _tensors.invalid(
+                "the optimizer owns no parameter of the sharded model: make it after fully_shard()"
+            )
+        self._source = Sharded
+        self._is_sharded = True
+
     def _start(self, buffers: str) -> None:
         self._gradients.register()
         for slot in self._slots:
             self._waits.add(slot.param, slot.id)
         self._buffers: list[tuple[_tensors.Slot, torch.nn.Module, str]] = []
         fixed = self._register_rest(buffers)
+        if self._is_sharded:
+            self._waits.learn_nothing(_dtensor.reads_ahead)
         self._context.settle()
         self._context.start()
         for one in fixed:
@@ -149,7 +175,7 @@ class Session:
         summary = self._context.summary()
         self.rank, self.ranks = summary.rank, summary.ranks
         self._moments.ranks = summary.ranks
-        self._bytes_of_all = _summary.of_allreduce(self._params, self.ranks)
+        self._bytes_of_all = _summary.of_allreduce((slot.keep for slot in self._slots), self.ranks)
         self._is_alone = (
             self.ranks == 1
             and self._source.can_be_thin
@@ -170,7 +196,9 @@ class Session:
         fixed: list[_tensors.Fixed] = []
         trained = {id(param) for param in self._params}
         self._frozen: list[tuple[str, torch.Tensor]] = [
-            (name, p) for name, p in self.model.named_parameters() if id(p) not in trained
+            (name, p)
+            for name, p in self.model.named_parameters()
+            if id(p) not in trained and _dtensor.local(p).numel()
         ]
         buffer_list = list(self.model.named_buffers())
         rest = [*self._frozen, *buffer_list]
@@ -179,7 +207,7 @@ class Session:
             self._register_fixed(name, tensor, fixed)
         for name, tensor in buffer_list:
             is_averaged = buffers == "average" and not self._keeps_buffer(tensor)
-            if is_averaged and tensor.dtype in _tensors.DTYPES and tensor.numel():
+            if is_averaged and tensor.dtype in _tensors.DTYPES and _dtensor.local(tensor).numel():
                 self._register_buffer(name, tensor, fixed)
             elif self._compares_buffers:
                 self._register_fixed(name, tensor, fixed)
@@ -190,9 +218,10 @@ class Session:
         return False
 
     def _register_fixed(self, name: str, tensor: torch.Tensor, fixed: list[_tensors.Fixed]) -> None:
-        if tensor.numel() == 0:
+        part = _dtensor.local(tensor)
+        if part.numel() == 0:
             return
-        one = _tensors.Fixed(name, tensor, self._context)
+        one = _tensors.Fixed(name, part, self._context)
         fixed.append(one)
         self._context.add(
             _tensors.label(name, tensor),
@@ -207,7 +236,7 @@ class Session:
     def _register_buffer(
         self, name: str, tensor: torch.Tensor, fixed: list[_tensors.Fixed]
     ) -> None:
-        if not _tensors.is_dense(tensor):
+        if not _tensors.is_dense(_dtensor.local(tensor)):
             if self._compares_buffers:
                 self._register_fixed(name, tensor, fixed)
             return
@@ -216,7 +245,7 @@ class Session:
             _tensors.label(name, tensor),
             slot.pointer,
             0,
-            tensor.numel(),
+            slot.keep.numel(),
             _tensors.DTYPES[tensor.dtype],
             _abi.ROLE_BUFFER,
             len(self._slots),
@@ -371,7 +400,7 @@ class Session:
 
     def _check_model(self) -> None:
         """Follow memory that moved; refuse what became another tensor."""
-        pointers = [param.data_ptr() for param in self._params]
+        pointers = [slot.tensor.data_ptr() for slot in self._slots]
         if pointers != self._pointers:
             for slot, pointer in zip(self._slots, pointers):
                 if pointer != slot.pointer:
@@ -379,7 +408,7 @@ class Session:
             self._pointers = pointers
         for slot, module, key in self._buffers:
             tensor = module._buffers.get(key)
-            if tensor is not None and tensor.data_ptr() != slot.pointer:
+            if tensor is not None and _dtensor.local(tensor).data_ptr() != slot.pointer:
                 slot.param = tensor
                 self._follow(slot)
         self._check_frozen()
@@ -420,6 +449,8 @@ class Session:
         for parameters, key, param in self._places:
             now = parameters.get(key)
             if now is not param and now is not None and now.requires_grad:
+                if _dtensor.is_whole_of(now, param):
+                    continue  # torch shows it between a forward and the next resharding
                 self._refuse_unless_tied(param, now)
 
     def _refuse_unless_tied(self, param: torch.Tensor, now: torch.Tensor) -> None:

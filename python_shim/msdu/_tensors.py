@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import torch
 
-from . import _abi
+from . import _abi, _dtensor
 from ._device import Host
 
 DTYPES = {
@@ -40,10 +40,12 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def label(name: str, tensor: torch.Tensor) -> str:
-    """Name of a tensor in the library: with its shape, so that ranks compare shapes too."""
-    text = f"{name} {list(tensor.shape)}"
-    if not tensor.is_contiguous():
-        text += f" strides {list(tensor.stride())}"
+    """Name of a tensor in the library: with its shape, so that ranks compare shapes too, and which
+    part of it this rank has."""
+    part = _dtensor.local(tensor)
+    text = f"{name} {list(part.shape)}{_dtensor.place(tensor)}"
+    if not part.is_contiguous():
+        text += f" strides {list(part.stride())}"
     if len(text.encode()) > _NAME_BYTES:
         digest = hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
         text = f"...{digest} {text[-150:]}"
@@ -51,13 +53,17 @@ def label(name: str, tensor: torch.Tensor) -> str:
 
 
 class Slot:
-    """A trained tensor: its parameter, its id in the library, where its memory was last."""
+    """A trained tensor: its parameter, its id in the library, where its memory was last.
+
+    Of a parameter that torch shards this is the rank's part: shape, stride and gradient, too.
+    """
 
     __slots__ = (
         "device",
         "dtype",
         "grad_pointer",
         "id",
+        "is_part",
         "is_sparse",
         "keep",
         "name",
@@ -76,13 +82,29 @@ class Slot:
         self.param = param
         self.id = -1
         self.part = 0
+        self.is_part = _dtensor.is_part(param)
         self.is_sparse = False
         self.reserve: Any = None
         self.note()
 
+    @property
+    def tensor(self) -> torch.Tensor:
+        """What of the parameter lies in this rank's memory now."""
+        return _dtensor.local(self.param) if self.is_part else self.param
+
+    @property
+    def grad(self) -> Optional[torch.Tensor]:
+        """The same of its gradient."""
+        grad = self.param.grad
+        return _dtensor.local(grad) if self.is_part and grad is not None else grad
+
+    @grad.setter
+    def grad(self, grad: torch.Tensor) -> None:
+        self.param.grad = _dtensor.like(grad, self.param) if self.is_part else grad
+
     def note(self) -> None:
         """Remember where the parameter is and keep that memory alive."""
-        param = self.param
+        param = self.tensor
         self.dtype = param.dtype
         self.shape = param.shape
         self.stride = param.stride()
@@ -93,17 +115,15 @@ class Slot:
 
     def check(self) -> None:
         """Can this be exchanged?"""
-        param = self.param
+        param = self.tensor
         if param.dtype not in DTYPES:
             known = ", ".join(str(dtype)[len("torch.") :] for dtype in DTYPES)
             raise _abi.Error(
                 _abi.ERR_UNSUPPORTED,
                 f"parameter '{self.name}' is {param.dtype}; supported: {known}",
             )
-        if hasattr(param, "device_mesh") or param.layout is not torch.strided:
-            raise _abi.Error(
-                _abi.ERR_UNSUPPORTED, f"parameter '{self.name}' is sharded or sparse itself"
-            )
+        if param.layout is not torch.strided:
+            raise _abi.Error(_abi.ERR_UNSUPPORTED, f"parameter '{self.name}' is sparse itself")
         if not is_dense(param):
             raise invalid(
                 f"parameter '{self.name}' of strides {self.stride} has holes or overlaps: make it "
@@ -112,7 +132,7 @@ class Slot:
 
     def moved(self) -> int:
         """The parameter's memory is elsewhere: its address, if it still is the same tensor."""
-        param = self.param
+        param = self.tensor
         if param.shape != self.shape or param.dtype != self.dtype or param.device != self.device:
             raise invalid(
                 f"parameter '{self.name}' was {list(self.shape)} {self.dtype} on {self.device} "
@@ -151,7 +171,9 @@ def trained(
             for at, param in enumerate(params["params"]):
                 if id(param) not in found and id(param) not in frozen and param.requires_grad:
                     found[id(param)] = Slot(f"optimizer{index}.group{group}.{at}", param)
-    slots = [slot for slot in found.values() if slot.param.numel() > 0]
+    slots = [slot for slot in found.values() if slot.keep.numel() > 0]
+    if not slots and any(slot.is_part for slot in found.values()):
+        slots = [_nothing(next(iter(found.values())).device)]
     places: dict[int, str] = {}
     for slot in slots:
         slot.check()
@@ -167,23 +189,38 @@ def trained(
     return slots
 
 
-def sharding_of(model: torch.nn.Module) -> str:
-    """What shards a model's parameters over the ranks; empty: nothing."""
-    for module in model.modules():
-        kinds = {kind.__name__ for kind in type(module).__mro__}
-        if "FullyShardedDataParallel" in kinds:
-            return "FSDP (FullyShardedDataParallel)"
-        if "FSDPModule" in kinds:
-            return "FSDP2 (fully_shard)"
-    return sharding_of_parameters(model.parameters())
+def _nothing(device: torch.device) -> Slot:
+    """In the place of parameters of which this rank has no element: too few rows for all ranks. Its
+    group makes the same steps as those that have some."""
+    param = torch.nn.Parameter(torch.zeros(1, device=device))
+    param.grad = torch.zeros(1, device=device)
+    return Slot("msdu: no part of any parameter", param)
 
 
-def sharding_of_parameters(params: Iterable[torch.Tensor]) -> str:
-    """The same by the parameters alone, such as an optimizer's."""
+_FLAT = "FSDP (FullyShardedDataParallel)"
+
+
+def refuse_flat(model: torch.nn.Module) -> None:
+    """FSDP's first version keeps several parameters in one flat one, of which a rank has a piece.
+
+    Raises:
+        msdu.Error: MSDU_ERR_UNSUPPORTED.
+    """
+    names = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    if "FullyShardedDataParallel" in names or sharding_of(model.parameters()) == _FLAT:
+        raise _abi.Error(
+            _abi.ERR_UNSUPPORTED,
+            f"the model is sharded by {_FLAT}, whose flat parameters cannot be attached: shard it "
+            f"by FSDP2, {_dtensor.FORM}",
+        )
+
+
+def sharding_of(params: Iterable[torch.Tensor]) -> str:
+    """What shards parameters over the ranks; empty: nothing."""
     for param in params:
         if hasattr(param, "_fsdp_flattened") or type(param).__name__ == "FlatParameter":
-            return "FSDP (FullyShardedDataParallel)"
-        if hasattr(param, "device_mesh"):
+            return _FLAT
+        if _dtensor.is_part(param):
             return "FSDP2 (fully_shard) or another user of DTensor"
     return ""
 

@@ -37,7 +37,7 @@ class _ModuleHook:
 
     def register(self) -> None:
         if self.handle is None:
-            self.handle = self.module.register_forward_pre_hook(self)
+            self.handle = self.module.register_forward_pre_hook(self, prepend=True)
 
     def __call__(self, module: torch.nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
@@ -148,6 +148,18 @@ class Waits:
         for parent in parents.values():
             parent.ids.append(number)
             parent.register()
+
+    def learn_nothing(self, reads_ahead: Callable[[torch.nn.Module], bool]) -> None:
+        """Torch reads tensors before the forward of their module: all of them stay in ``early``.
+
+        Args:
+            reads_ahead: modules that do; a step that was left open ends before they read.
+        """
+        self._passes = _LEARNING
+        for hook in self._hooks.values():
+            hook.ids.clear()
+            if reads_ahead(hook.module):
+                hook.register()
 
     def thin(self) -> None:
         """Nothing will be waited for: the model's own hook is enough."""

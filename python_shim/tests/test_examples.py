@@ -56,3 +56,12 @@ def test_pytorch_trainer(folder: Path) -> None:
     found = accuracies(outcomes[0].output)
     assert len(found) == 4 and found[-1] > 50
     assert "rank 0 of 2: 80 steps" in outcomes[0].output
+
+
+def test_fsdp_train(folder: Path) -> None:
+    words = [str(EXAMPLES / "fsdp_train.py"), "--data", str(folder), "--epochs", "4"]
+    outcomes = launch(4, plain(*words), folder / "run")
+    values(outcomes)
+    found = accuracies(outcomes[0].output)
+    assert len(found) == 4 and found[-1] > 50
+    assert "rank 0 of 2: 40 steps" in outcomes[0].output

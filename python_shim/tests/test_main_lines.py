@@ -29,6 +29,7 @@ ENDINGS = {
     "fsdp": "sharded by FSDP (FullyShardedDataParallel)",
     "fsdp_orig": "sharded by FSDP (FullyShardedDataParallel)",
     "fully_shard": "sharded by FSDP2",
+    "hsdp": "msdu.attach() in the script synchronizes replicas",
 }
 
 
@@ -73,7 +74,8 @@ def attach_sharded(what: str) -> tuple[str, bool]:
 @pytest.mark.parametrize("what", ["fsdp", "fsdp_orig", "fully_shard"])
 def test_sharded_models_are_refused_by_name(what: str) -> None:
     for text, is_kept in ranks.run(attach_sharded, what):
-        assert "FSDP" in text and "sharded" in text
+        assert "sharded" in text and "mesh['replicate']" in text
+        assert ("FSDP" in text) == (what != "fully_shard")
         assert is_kept
 
 

@@ -19,11 +19,12 @@ def wrapped(net, what):
         return FullyShardedDataParallel(
             net, use_orig_params=what == "fsdp_orig", device_id=torch.device("cpu")
         )
-    if what == "fully_shard":
+    if what in ("fully_shard", "hsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        shape = (dist.get_world_size(), 1) if what == "hsdp" else (dist.get_world_size(),)
+        mesh = init_device_mesh("cpu", shape)
         return fully_shard(net, mesh=mesh)
     return DDP(net) if what in ("no_sync", "flag", "by_hand") else net
 

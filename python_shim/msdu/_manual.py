@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 import torch
 import torch.distributed as dist
 
-from . import _device, _tensors
+from . import _device, _dtensor, _tensors
 from ._gradients import Gradients
 
 logger = logging.getLogger("msdu")
@@ -97,14 +97,15 @@ class Reductions:
 
     Args:
         candidates: gives the optimizers whose parameters no DistributedDataParallel has.
-        attach: makes an attachment of optimizers, in the parameter domain only if so said.
+        attach: makes an attachment of optimizers, in the parameter domain only if so said, over a
+            process group (None: the default one).
         say: one line for the user.
     """
 
     def __init__(
         self,
         candidates: Callable[[], Sequence[torch.optim.Optimizer]],
-        attach: Callable[[Sequence[torch.optim.Optimizer], bool], Any],
+        attach: Callable[[Sequence[torch.optim.Optimizer], bool, Any], Any],
         say: Callable[[str], None],
     ) -> None:
         self._candidates = candidates
@@ -114,6 +115,7 @@ class Reductions:
         self._original: Any = None
         self._is_out = False
         self._seen: dict[int, _Seen] = {}
+        self._groups: list[Any] = []  # over which, of torch.distributed
         self._before: dict[int, torch.Tensor] = {}  # gradients at the step's first reduction
         self._stepped: set[int] = set()
         self._flat = ""  # how the script scales a flat copy of all gradients
@@ -138,7 +140,7 @@ class Reductions:
         params = None if self._is_out else self._recognize(tensor, group)
         if self.attachment is None:
             if params is not None:
-                self._learn(params, tensor, op)
+                self._learn(params, tensor, op, _named(group))
             return original(tensor, op, group, async_op)
         if params is None or self.attachment.is_over or op not in _OPS:
             return original(tensor, op, group, async_op)
@@ -149,7 +151,10 @@ class Reductions:
         """Parameters whose gradients this is; None: something else."""
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             return None
-        if group is not None and group is not dist.group.WORLD:
+        group = _named(group)
+        if group is not None and dist.get_rank(group) < 0:
+            return None  # torch does nothing then
+        if self.attachment is not None and group is not self._groups[0]:
             return None
         if self._params and tensor.numel() not in self._sizes and tensor.numel() != self._count:
             return None
@@ -162,7 +167,7 @@ class Reductions:
                 self._next[id(self._last)] = param
             self._last = param
             return [param]
-        return self._params if self._is_flat(tensor) else None
+        return self._params if self._is_flat(tensor, dist.get_world_size(group)) else None
 
     def _at(self, tensor: torch.Tensor) -> Optional[torch.Tensor]:
         """The parameter whose gradient lies there, as far as is known."""
@@ -177,7 +182,7 @@ class Reductions:
     def _look_around(self) -> None:
         """Where the gradients are now."""
         made = self.attachment.optimizers if self.attachment is not None else self._candidates()
-        self._params = [p for p in _owned(made) if p.requires_grad]
+        self._params = [p for p in _owned(made) if p.requires_grad and not _dtensor.is_part(p)]
         with_grad = [p for p in self._params if p.grad is not None]
         self._places = {p.grad.data_ptr(): p for p in with_grad if p.grad is not None}
         self._sizes = {p.numel() for p in self._params}
@@ -185,18 +190,22 @@ class Reductions:
 
     # --- the first step ---
 
-    def _learn(self, params: Sequence[torch.Tensor], tensor: torch.Tensor, op: Any) -> None:
+    def _learn(
+        self, params: Sequence[torch.Tensor], tensor: torch.Tensor, op: Any, group: Any
+    ) -> None:
         if self._stepped and any(id(param) in self._seen for param in params):
             self._decide()  # a second step begins before all optimizers ended the first
             return
         if not self._seen:
             self._before = {id(p): p.grad.clone() for p in self._params if p.grad is not None}
+        if not any(group is known for known in self._groups):
+            self._groups.append(group)
         is_inside = torch._C._current_graph_task_id() != -1
         for param in params:
             known, grad = self._before.get(id(param)), param.grad
             is_altered = known is None or grad is None
             if known is not None and grad is not None:
-                is_altered = scale_of(known, grad, dist.get_world_size()) is None
+                is_altered = scale_of(known, grad, dist.get_world_size(group)) is None
             self._seen[id(param)] = _Seen(op, is_inside, is_altered, id(param) in self._seen)
 
     def stepped(self, optimizer: Any) -> None:
@@ -223,13 +232,14 @@ class Reductions:
         is_free = any(one.is_inside or one.is_altered for one in self._seen.values())
         found = torch.tensor([bool(reason), is_free], dtype=torch.int32)
         found = found.to(self._params[0].device)
-        self._original(found, dist.ReduceOp.MAX)
+        for group in self._groups:  # of several, all ranks of each have this reason to stay out
+            self._original(found, dist.ReduceOp.MAX, group)
         is_out, is_free = (bool(one) for one in found.tolist())
         if is_out:
             reason = reason or "another rank has a reason"
             self._say(f"not attached, gradients are reduced as the script does it: {reason}")
         else:
-            self.attachment = self._attach(owners, is_free)
+            self.attachment = self._attach(owners, is_free, self._groups[0])
         self._is_out = self.attachment is None
         if not self._is_out:
             self._look_around()
@@ -238,6 +248,10 @@ class Reductions:
         left = [p for p in _owned(owners) if p.grad is not None and id(p) not in self._seen]
         if not owners:
             return "their optimizer is gone"
+        if len(self._groups) > 1:
+            return f"over {len(self._groups)} process groups in one step"
+        if any(_dtensor.is_part(p) for p in _owned(owners)):
+            return "some parameters of their optimizer are sharded"
         if left:
             return f"{len(left)} of the optimizer's gradients are not among them"
         if any(one.op not in _OPS for one in self._seen.values()):
@@ -272,14 +286,14 @@ class Reductions:
             flat[at : at + param.numel()].copy_(scaled.reshape(-1))
             at += param.numel()
 
-    def _is_flat(self, tensor: torch.Tensor) -> bool:
+    def _is_flat(self, tensor: torch.Tensor, ranks: int) -> bool:
         """All gradients in one flat copy, in the optimizers' order, bit for bit."""
         if tensor.dim() != 1 or tensor.numel() != self._count or not self._params:
             return False
         if any(p.grad is None or p.grad.dtype != tensor.dtype for p in self._params):
             return False
         flat = torch.cat([p.grad.reshape(-1) for p in self._params if p.grad is not None])
-        how = scale_of(flat, tensor, dist.get_world_size())
+        how = scale_of(flat, tensor, ranks)
         if how is None or (self.attachment is not None and how != self._flat):
             return False
         self._flat = how
@@ -289,6 +303,11 @@ class Reductions:
 _OPS = tuple(
     getattr(dist.ReduceOp, name) for name in ("SUM", "AVG") if hasattr(dist.ReduceOp, name)
 )
+
+
+def _named(group: Any) -> Any:
+    """The default group by its shorter name."""
+    return None if group is dist.group.WORLD else group
 
 
 def _owned(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:

@@ -19,6 +19,7 @@ from ._attach import Attachment
 from ._ends import Ends, notice
 
 logger = logging.getLogger("msdu")
+_SHOWN = 8  # ranks of a group
 
 
 @dataclass
@@ -103,6 +104,12 @@ class Watched(Attachment):
     def _armed(self) -> _reducer.Armed:
         assert isinstance(self._gradients, _reducer.Armed)
         return self._gradients
+
+    def named_group(self) -> str:
+        """For the beginning of a line, where not all ranks are in the group."""
+        members = self._context.members
+        shown = ", ".join(map(str, members[:_SHOWN])) + (", ..." if len(members) > _SHOWN else "")
+        return f"group of ranks {shown}: " if members else ""
 
     @property
     def is_exchanging(self) -> bool:
@@ -314,6 +321,9 @@ class Watch:
             reason = reason or ddp.why_not(model)
             if reason:
                 return reason
+        sharding = _tensors.sharding_of(p for model in models for p in model.module.parameters())
+        if sharding:
+            return f"parameters that are sharded by {sharding}"
         try:
             for model in models:
                 slots = _tensors.trained(model.module, [], {id(p) for p in self.of(model).params})
@@ -382,7 +392,7 @@ class Watch:
         ]
 
     def _attach_manual(
-        self, optimizers: Sequence[torch.optim.Optimizer], must_be_local: bool
+        self, optimizers: Sequence[torch.optim.Optimizer], must_be_local: bool, group: Any
     ) -> Optional[Manual]:
         given = dict(self.options.settings)
         if must_be_local and given.setdefault("domain", "parameter") not in ("auto", "parameter"):
@@ -394,7 +404,7 @@ class Watch:
         if must_be_local:
             given["domain"] = "parameter"
         options = Options(given, self.options.buffers, self.options.sync_every)
-        attachment = Manual(torch.nn.Module(), optimizers, None, options)
+        attachment = Manual(torch.nn.Module(), optimizers, group, options)
         self.attachments.append(attachment)
         logger.info("attached: %r", attachment)
         return attachment
@@ -415,8 +425,9 @@ class Watch:
             self.ends.tell_nothing()
         for one in self.attachments:
             if one.rank == 0 and one.is_own and not self.options.is_quiet:
+                where = one.named_group()
                 for line in str(one.summary()).splitlines():
-                    print(f"msdu: {line}", file=sys.stderr)
+                    print(f"msdu: {where}{line}", file=sys.stderr)
 
     def abandon(self) -> None:
         """Leave the group; ranks that still train lose us, and say so."""

@@ -78,7 +78,8 @@ class _Calls:
         self.attached: list[tuple[int, bool]] = []
         self.all = Reductions(lambda: self.optimizers, self.attach, self.said.append)
 
-    def attach(self, owners: Any, must_be_local: bool) -> None:
+    def attach(self, owners: Any, must_be_local: bool, group: Any) -> None:
+        assert group is None
         self.attached.append((len(owners), must_be_local))
 
     def backward(self) -> None:

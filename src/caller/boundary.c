@@ -22,28 +22,6 @@ static void run_clock(msdu__caller *c)
     }
 }
 
-void msdu__boundary_enter(msdu__caller *c)
-{
-    /* optimizer state and buffers have anchors too, and may differ; a failure is the step's answer
-     */
-    c->was_uneven = msdu__average_exact(c) != MSDU_OK;
-    if (c->is_gradient) {
-        msdu__reslice_last(c, c->schedules[0].wire);
-    }
-    c->is_gradient = false;
-    c->is_local_entered = true;
-    c->is_clocked = c->is_ticking = true;
-    c->sync_mask = 0;
-    c->shifted = msdu__cell_get(&box_of(c)->done);
-    pthread_mutex_lock(&c->hand->lock);
-    c->hand->summary.domain = "parameter";
-    c->hand->summary.state = "clock";
-    pthread_mutex_unlock(&c->hand->lock);
-    msdu__caller_lend(c, 0);
-    msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_enter_clock});
-    msdu__worker_kick(&c->hand->worker);
-}
-
 static bool is_due(msdu__caller *c)
 {
     uint64_t half = (uint64_t)(msdu__number_get(&c->hand->reports.step_ns) / 2);

@@ -103,8 +103,6 @@ void msdu__step_synchronize(msdu__caller *c);
 void msdu__step_weigh(msdu__caller *c);
 
 /* --- boundary.c: rounds by the clock --- */
-/* From rounds by steps, of gradients, to these: parameters are made equal, and are the anchors. */
-void msdu__boundary_enter(msdu__caller *c);
 /* The end of a step: contribute if the round is due, take what has arrived. */
 msdu_status msdu__boundary(msdu__caller *c);
 /* Contribute what is left, then take part without input until no rank has any; the clock stands

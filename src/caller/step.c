@@ -7,6 +7,7 @@
 #include "caller.h"
 
 #include "core/progress.h"
+#include "core/tick.h"
 
 static msdu__mailbox *box_of(msdu__caller *c, uint32_t fragment)
 {
@@ -156,6 +157,29 @@ static bool may_enter_local(msdu__caller *c)
     return may;
 }
 
+/* To rounds by the clock. */
+static void enter_clock(msdu__caller *c)
+{
+    /* optimizer state and buffers have anchors too, and may differ; a failure is the step's answer
+     */
+    c->was_uneven = msdu__average_exact(c) != MSDU_OK;
+    if (c->is_gradient) {
+        msdu__reslice_last(c, c->schedules[0].wire);
+    }
+    c->is_gradient = false;
+    c->is_local_entered = true;
+    c->is_clocked = c->is_ticking = true;
+    c->sync_mask = 0;
+    c->shifted = msdu__cell_get(&box_of(c, 0)->done);
+    pthread_mutex_lock(&c->hand->lock);
+    c->hand->summary.domain = "parameter";
+    c->hand->summary.state = "clock";
+    pthread_mutex_unlock(&c->hand->lock);
+    msdu__caller_lend(c, 0);
+    msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_enter_clock});
+    msdu__worker_kick(&c->hand->worker);
+}
+
 static void plan_next_rounds(msdu__caller *c)
 {
     uint32_t count = c->is_gradient ? 1 : c->model->fragment_count;
@@ -173,7 +197,7 @@ static void plan_next_rounds(msdu__caller *c)
         }
         take_decision(c, i);
         if (f->wants_clock && have_all_input(c)) {
-            msdu__boundary_enter(c);
+            enter_clock(c);
             return;
         }
         if (c->is_gradient && f->interval > 1 && may_enter_local(c)) {

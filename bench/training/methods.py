@@ -22,7 +22,7 @@ from torch.distributed.algorithms.model_averaging import averagers, hierarchical
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from . import peers
+from . import daso, peers
 from .method import Job, Method, Unavailable, own_address
 
 
@@ -222,7 +222,8 @@ def _use_checkout() -> None:
 METHODS: dict[str, Callable[[Job], Method]] = {
     "none": Method, "ddp": Ddp, "ddp-fp16": DdpFp16, "ddp-bf16": DdpBf16, "powersgd": PowerSgd,
     "local": Local, "postlocal": PostLocal, "hierarchical": Hierarchical,
-    "diloco": DilocoTorchft, "ours": Ours, **peers.METHODS,
+    "diloco": DilocoTorchft, "ours": Ours, "daso-rule": daso.DasoRule,
+    **peers.METHODS,
 }
 TORCH_ONLY = ("none", "ddp", "ddp-fp16", "ddp-bf16", "powersgd", "local", "postlocal",
               "hierarchical")

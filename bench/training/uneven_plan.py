@@ -87,6 +87,7 @@ METHODS = {
     "postlocal": Entry("postlocal", (("period", "8"),)),
     "local": Entry("local-4"),
     "diloco": Entry("diloco", (("period", "16"),)),
+    "daso-rule": Entry("daso-rule", needs_levels=True),
 }
 
 

@@ -19,6 +19,8 @@ time is interpolated. Learning rates were searched for every method over the sam
 of their own. Ranks are processes on hosts of `bench/lab`; a rank of speed v takes 1 / v of the base
 time for a step, by sleeping layer by layer. `exchange` is the time of 2 (H - 1) / H times 4 bytes a
 parameter over the link of each of H hosts. `lb-bsp` is DDP with batches by the true speeds.
+`daso-rule` is what heat 1.8.0's DASO computes, done on the host by this bench (training/daso.py),
+with a fixed interval: heat's own class needs GPUs.
 """
 
 

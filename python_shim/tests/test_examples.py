@@ -65,3 +65,15 @@ def test_fsdp_train(folder: Path) -> None:
     found = accuracies(outcomes[0].output)
     assert len(found) == 4 and found[-1] > 50
     assert "rank 0 of 2: 40 steps" in outcomes[0].output
+
+
+def test_uneven_ranks(folder: Path) -> None:
+    """DDP and rounds by the clock, one after the other; what it tells of them."""
+    words = [str(EXAMPLES / "uneven_ranks.py"), "--data", str(folder), "--steps", "60"]
+    outcomes = launch(2, plain(*words), folder / "run")
+    values(outcomes)
+    output = outcomes[0].output
+    assert re.search(r"(?m)^  DDP .* s  accuracy .* %  step 60$", output)
+    assert re.search(r"(?m)^ msdu .* s  accuracy .* %  step [0-9]+, round [0-9]+, [a-z]+, h 1", output)
+    assert len(re.findall(r"(?m)^rank [01]: [0-9]+ steps, missed [0-9]+ rounds$", output)) == 2
+    assert "points of" in output.splitlines()[-1]

@@ -32,7 +32,7 @@ except ImportError as error:
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
-from training import data, launch, methods, models, outcome, plan, rank, record, report, store
+from training import daso, data, launch, methods, models, outcome, plan, rank, record, report, store
 from training import train, train_table
 
 STEPS = 4
@@ -54,6 +54,9 @@ RUNS: dict[str, rank.Options] = {
     "powersgd": options("powersgd", settings={"rank": "1", "start": "2"}),
     "postlocal": options("postlocal", settings={"period": "2", "warmup": "2"}),
     "hierarchical": options("hierarchical", settings={"outer": "2", "warmup": "0"}),
+    "daso-warm": options("daso-rule", settings={"warmup": "100"}),
+    "daso-host": options("daso-rule", settings={"per_host": "2", "wait": "0", "skips": "100"}),
+    "daso": options("daso-rule", settings={"skips": "2"}),
     "ssp-0": options("ssp", settings={"bound": "0"}),
     "nsoft-all": options("nsoft", settings={"count": "2"}),
     "asp": options("asp"), "staleness": options("staleness"), "dssp": options("dssp"),
@@ -113,6 +116,14 @@ class Runs(unittest.TestCase):
         for one, other in zip(ddp["eval_loss"], local["eval_loss"]):
             self.assertAlmostEqual(one, other, places=4)
         self.assertNotAlmostEqual(self.found["none"]["eval_loss"][-1], ddp["eval_loss"][-1], 4)
+
+    def test_daso_that_averages_at_once_equals_ddp(self) -> None:
+        # between hosts parameters are averaged in every step, inside one gradients
+        for name in ("daso-warm", "daso-host"):
+            for one, other in zip(self.found["ddp"]["eval_loss"], self.found[name]["eval_loss"]):
+                self.assertAlmostEqual(one, other, places=4, msg=name)
+        self.assertNotAlmostEqual(self.found["daso"]["eval_loss"][-1],
+                                  self.found["ddp"]["eval_loss"][-1], places=5)
 
     def test_a_server_that_waits_for_all_equals_ddp(self) -> None:
         for name in ("ssp-0", "nsoft-all"):
@@ -269,6 +280,20 @@ def made_up(method: str, final: float, seed: int = 1, **changes: object) -> reco
         "eval_seconds": [1.0, 2.0], "bytes_per_rank": 600000, "ratio": None,
         "key": f"{method}-{seed}-{final}"}
     return {**fields, **changes}
+
+
+class Daso(unittest.TestCase):
+    """heat's way to merge parameters that come late."""
+
+    def test_merges_as_heat_does(self) -> None:
+        """By the lines of _gs_rcv_update_params(): param *= numer / denom; param += sum / denom."""
+        made = np.random.default_rng(1)
+        own, sent = made.normal(size=5), made.normal(size=(3, 5))
+        for waited, numer in ((0, 1.0), (1, 2.0), (4, 8.0)):
+            denom = float(len(sent) + numer)
+            wanted = own * (numer / denom) + sent.sum(0) / denom
+            found = daso.merged(torch.tensor(own), torch.tensor(sent.sum(0)), 3, waited)
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
 
 
 class Packing(unittest.TestCase):

@@ -122,29 +122,16 @@ static uint64_t reached_by(const msdu__caller *c)
 /* Do all ranks hold the same bits already? Names a rank with a bad value. */
 static msdu_status compare_ranks(msdu__caller *c, synchronization *out)
 {
-    final_facts *facts = calloc((size_t)c->job->ranks, sizeof(*facts));
-    uint64_t *shares = calloc((size_t)c->job->ranks, sizeof(*shares));
-    msdu_status status = MSDU_OK;
-    if (facts == NULL || shares == NULL) {
-        status =
-            msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", c->job->rank);
-        goto err_free;
-    }
-    for (int32_t i = 0; i < c->job->ranks; i++) {
-        shares[i] = sizeof(*facts);
-    }
-    facts[c->job->rank] = (final_facts){.model = msdu__agree_hash(c->engine, MSDU_ROLE_MODEL),
-                                        .buffers = msdu__agree_hash(c->engine, MSDU_ROLE_BUFFER),
-                                        .bad = find_bad(c),
-                                        .weight = c->weight,
-                                        .held = holds_back(c) ? 1 : 0,
-                                        .reached = reached_by(c)};
-    msdu_op op = {.kind = MSDU_OP_ALLGATHER,
-                  .send = &facts[c->job->rank],
-                  .recv = facts,
-                  .shares = shares,
-                  .flags = MSDU_OP_FINAL};
-    status = msdu__blocking_run(c->engine, &op, 0);
+    const final_facts own = {.model = msdu__agree_hash(c->engine, MSDU_ROLE_MODEL),
+                             .buffers = msdu__agree_hash(c->engine, MSDU_ROLE_BUFFER),
+                             .bad = find_bad(c),
+                             .weight = c->weight,
+                             .held = holds_back(c) ? 1 : 0,
+                             .reached = reached_by(c)};
+    void *all = NULL;
+    msdu_status status =
+        msdu__blocking_gather(c->engine, &own, sizeof(own), MSDU_OP_FINAL, 0, &all);
+    const final_facts *facts = all;
     *out = (synchronization){.differs_in_model = false};
     for (int32_t i = 0; status == MSDU_OK && i < c->job->ranks; i++) {
         out->differs_in_model |= facts[i].model != facts[0].model || facts[i].held != 0;
@@ -162,10 +149,7 @@ static msdu_status compare_ranks(msdu__caller *c, synchronization *out)
         count_weights(c, facts, out);
         status = check_steps(c, facts, out);
     }
-
-err_free:
-    free(shares);
-    free(facts);
+    free(all);
     return status;
 }
 

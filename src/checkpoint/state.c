@@ -278,29 +278,14 @@ static msdu_status compare_facts(const msdu__caller *caller, const facts *all)
  * is one of the context. */
 static msdu_status agree(msdu__caller *caller, const facts *own)
 {
-    facts *all = calloc((size_t)caller->job->ranks, sizeof(*all));
-    uint64_t *shares = calloc((size_t)caller->job->ranks, sizeof(*shares));
-    msdu_status status = MSDU_OK;
-    if (all == NULL || shares == NULL) {
-        status = no_memory(caller);
-        goto err_fail;
+    void *all = NULL;
+    msdu_status status = msdu__blocking_gather(caller->engine, own, sizeof(*own), 0,
+                                               msdu__control_lane(caller->engine) + 1, &all);
+    if (status != MSDU_OK) {
+        msdu__handover_fail_last(caller->hand, status);
+        return status;
     }
-    for (int32_t i = 0; i < caller->job->ranks; i++) {
-        shares[i] = sizeof(*all);
-    }
-    all[caller->job->rank] = *own;
-    msdu_op op = {
-        .kind = MSDU_OP_ALLGATHER, .send = &all[caller->job->rank], .recv = all, .shares = shares};
-    status = msdu__blocking_run(caller->engine, &op, msdu__control_lane(caller->engine) + 1);
-    if (status == MSDU_OK) {
-        status = compare_facts(caller, all);
-        goto err_free;
-    }
-
-err_fail:
-    msdu__handover_fail_last(caller->hand, status);
-err_free:
-    free(shares);
+    status = compare_facts(caller, all);
     free(all);
     return status;
 }

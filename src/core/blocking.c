@@ -2,6 +2,7 @@
 /* One operation from begin to end, while nothing else is under way. */
 #include "blocking.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 #define POLL_LEAST_NS 20000L
@@ -43,4 +44,30 @@ msdu_status msdu__blocking_run(msdu__engine *e, msdu_op *op, uint32_t lane)
     } while (status == MSDU_IN_PROGRESS);
     (void)msdu__cell_add(&e->hand->progress, 1); /* who waits for it sees that something moves */
     return status;
+}
+
+msdu_status msdu__blocking_gather(msdu__engine *e, const void *own, uint64_t bytes, uint32_t flags,
+                                  uint32_t lane, void **all_out)
+{
+    const size_t ranks = (size_t)e->job->ranks;
+    uint64_t *shares = malloc(ranks * sizeof(*shares));
+    void *all = malloc(ranks * bytes);
+    msdu_op op = {
+        .kind = MSDU_OP_ALLGATHER, .send = own, .recv = all, .shares = shares, .flags = flags};
+    msdu_status status = MSDU_OK;
+    if (shares == NULL || all == NULL) {
+        status =
+            msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", e->job->rank);
+    }
+    for (size_t i = 0; status == MSDU_OK && i < ranks; i++) {
+        shares[i] = bytes;
+    }
+    status = status == MSDU_OK ? msdu__blocking_run(e, &op, lane) : status;
+    free(shares);
+    if (status != MSDU_OK) {
+        free(all);
+        return status;
+    }
+    *all_out = all;
+    return MSDU_OK;
 }

@@ -11,8 +11,7 @@
     X(divergence)                                                                                  \
     X(fixed)                                                                                       \
     X(qsr)                                                                                         \
-    X(plateau)                                                                                     \
-    X(post_local)
+    X(plateau)
 
 #define MSDU__POLICY_EXTERN(name) extern const msdu__policy msdu__policy_##name;
 MSDU__POLICIES(MSDU__POLICY_EXTERN)

@@ -203,48 +203,26 @@ err_free:
     return status;
 }
 
-/* All ranks' facts, `bytes` of each, in rank order. */
-static msdu_status gather(msdu__engine *e, const void *own, void *all, uint64_t bytes)
-{
-    uint64_t *shares = calloc((size_t)e->job->ranks, sizeof(*shares));
-    if (shares == NULL) {
-        return no_memory(e);
-    }
-    for (int32_t i = 0; i < e->job->ranks; i++) {
-        shares[i] = bytes;
-    }
-    msdu_op op = {.kind = MSDU_OP_ALLGATHER, .send = own, .recv = all, .shares = shares};
-    msdu_status status = msdu__blocking_run(e, &op, 0);
-    free(shares);
-    return status;
-}
-
 static msdu_status compare(msdu__engine *e, const char *text)
 {
-    said own = {.bytes = strlen(text)};
-    said *facts = calloc((size_t)e->job->ranks, sizeof(*facts));
-    if (facts == NULL) {
-        return no_memory(e);
-    }
-    own.hash = hash_bytes(text, own.bytes);
-    msdu_status status = gather(e, &own, facts, sizeof(own));
+    said own = {.hash = hash_bytes(text, strlen(text)), .bytes = strlen(text)};
+    void *all = NULL;
+    msdu_status status = msdu__blocking_gather(e, &own, sizeof(own), 0, 0, &all);
+    const said *facts = all;
     for (int32_t i = 1; status == MSDU_OK && i < e->job->ranks; i++) {
         if (facts[i].hash != facts[0].hash || facts[i].bytes != facts[0].bytes) {
             status = find_difference(e, text, facts);
         }
     }
-    free(facts);
+    free(all);
     return status;
 }
 
 static msdu_status count_cores(msdu__engine *e)
 {
     msdu__place_name own = msdu__cores_name();
-    msdu__place_name *names = calloc((size_t)e->job->ranks, sizeof(*names));
-    if (names == NULL) {
-        return no_memory(e);
-    }
-    msdu_status status = gather(e, &own, names, sizeof(own));
+    void *names = NULL;
+    msdu_status status = msdu__blocking_gather(e, &own, sizeof(own), 0, 0, &names);
     if (status == MSDU_OK) {
         msdu__cores_count(e, names);
     }

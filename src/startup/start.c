@@ -68,25 +68,6 @@ static msdu_status choose_domain(msdu__engine *e)
 
 /* --- memory of slices --- */
 
-/* Arenas: one block for each kind of working memory; a slice has the same offset in all. */
-typedef struct arenas {
-    char *buf;
-    char *anchor;
-    char *snapshot;
-    char *momentum;
-    char *residual;
-    char *kept;
-    char *drift;
-    char *velocity;
-    char *trace;
-} arenas;
-
-static bool take_arena(msdu__engine *e, bool is_needed, char **out)
-{
-    *out = is_needed ? msdu__memory_slices(e, e->model->slicing.arena_bytes) : NULL;
-    return !is_needed || *out != NULL;
-}
-
 static bool uses_feedback(const msdu__engine *e)
 {
     if (e->job->ranks == 1) {
@@ -108,50 +89,52 @@ static bool may_be_local(const msdu__engine *e)
     return !e->job->is_accumulated && e->job->interval_args.can_go_local;
 }
 
-static msdu_status take_arenas(msdu__engine *e, arenas *a)
+/* One block for each kind of working memory, in which a slice has the same offset in all: where
+ * pointers to it are in msdu__run. */
+typedef struct arena {
+    size_t field;
+    bool is_needed;
+    bool is_feedback; /* not of float64, buffers and state */
+} arena;
+
+static bool place_arena(msdu__engine *e, const arena *a)
 {
-    bool is_local = may_be_local(e);
-    bool is_late =
-        e->job->settings.delay_steps > 0 && (e->job->chain.needs & MSDU__NEEDS_SNAPSHOT) != 0;
-    bool needs_snapshot = is_local && (is_late || e->job->may_clock);
-    bool needs_momentum = is_local && (e->job->chain.needs & MSDU__NEEDS_MOMENTUM) != 0;
-    /* gradients only: buf is for fused and 16-bit slices, the rest of it is never touched */
-    if (!take_arena(e, true, &a->buf) || !take_arena(e, is_local, &a->anchor) ||
-        !take_arena(e, needs_snapshot, &a->snapshot) ||
-        !take_arena(e, needs_momentum, &a->momentum) ||
-        !take_arena(e, uses_feedback(e), &a->residual) ||
-        !take_arena(e, keeps_feedback(e), &a->kept) ||
-        !take_arena(e, e->job->is_accumulated, &a->drift) ||
-        !take_arena(e, e->job->is_accumulated, &a->velocity) ||
-        !take_arena(e, e->job->is_accumulated, &a->trace)) {
-        return msdu__memory_none(e, "copies of the model");
+    char *memory = msdu__memory_slices(e, e->model->slicing.arena_bytes);
+    for (uint32_t slice = 0; memory != NULL && slice < e->model->slicing.slice_count; slice++) {
+        const msdu__slice *cut = &e->model->slicing.slices[slice];
+        msdu__run *run = &e->runs[slice];
+        void *place = memory + cut->arena;
+        if (!a->is_feedback || (cut->dtype != MSDU_FLOAT64 && !run->is_state)) {
+            memcpy((char *)run + a->field, &place, sizeof(place));
+        }
+    }
+    return memory != NULL;
+}
+
+static msdu_status place_arenas(msdu__engine *e)
+{
+    const uint32_t needs = e->job->chain.needs;
+    const bool is_local = may_be_local(e);
+    const bool is_shadow = e->job->is_accumulated;
+    const bool is_late = e->job->settings.delay_steps > 0 && (needs & MSDU__NEEDS_SNAPSHOT) != 0;
+    const arena arenas[] = {
+        /* gradients only: buf is for fused and 16-bit slices, the rest of it is never touched */
+        {offsetof(msdu__run, buf), true, false},
+        {offsetof(msdu__run, anchor), is_local, false},
+        {offsetof(msdu__run, snapshot), is_local && (is_late || e->job->may_clock), false},
+        {offsetof(msdu__run, momentum), is_local && (needs & MSDU__NEEDS_MOMENTUM) != 0, false},
+        {offsetof(msdu__run, residual), uses_feedback(e), true},
+        {offsetof(msdu__run, kept), keeps_feedback(e), true},
+        {offsetof(msdu__run, recursion.drift), is_shadow, false},
+        {offsetof(msdu__run, recursion.velocity), is_shadow, false},
+        {offsetof(msdu__run, recursion.trace), is_shadow, false},
+    };
+    for (size_t i = 0; i < sizeof(arenas) / sizeof(arenas[0]); i++) {
+        if (arenas[i].is_needed && !place_arena(e, &arenas[i])) {
+            return msdu__memory_none(e, "copies of the model");
+        }
     }
     return MSDU_OK;
-}
-
-static void *in_arena(char *arena, const msdu__slice *cut)
-{
-    return arena == NULL ? NULL : arena + cut->arena;
-}
-
-static void place_run(msdu__engine *e, uint32_t slice, const arenas *a)
-{
-    const msdu__slice *cut = &e->model->slicing.slices[slice];
-    msdu__run *run = &e->runs[slice];
-    run->is_staged = cut->segments > 1 || msdu__dtype_is_half(cut->dtype);
-    run->is_state = slice >= e->model->slice_bound;
-    run->scale = 1;
-    run->buf = in_arena(a->buf, cut);
-    run->anchor = in_arena(a->anchor, cut);
-    run->snapshot = in_arena(a->snapshot, cut);
-    run->momentum = in_arena(a->momentum, cut);
-    run->recursion.drift = in_arena(a->drift, cut);
-    run->recursion.velocity = in_arena(a->velocity, cut);
-    run->recursion.trace = in_arena(a->trace, cut);
-    if (cut->dtype != MSDU_FLOAT64 && !run->is_state) {
-        run->residual = in_arena(a->residual, cut);
-        run->kept = in_arena(a->kept, cut);
-    }
 }
 
 /* Shares of every slice by owner, and the second residual, which covers the own shares only. */
@@ -270,16 +253,11 @@ static msdu_status place_fragments(msdu__engine *e)
 
 static msdu_status place_runs(msdu__engine *e)
 {
-    arenas a = {0};
     uint64_t slices = e->model->slicing.slice_count;
     e->runs = msdu__memory_block(e, slices * sizeof(msdu__run));
     e->hand->missing = msdu__memory_block(e, slices * sizeof(*e->hand->missing));
     if (e->runs == NULL || e->hand->missing == NULL) {
         return msdu__memory_none(e, "slices");
-    }
-    msdu_status status = take_arenas(e, &a);
-    if (status != MSDU_OK) {
-        return status;
     }
     msdu__found *found = msdu__memory_shared(e, e->model->slicing.slice_count * sizeof(*found));
     e->captured = msdu__memory_shared(e, e->model->slicing.segment_count * sizeof(*e->captured));
@@ -288,10 +266,14 @@ static msdu_status place_runs(msdu__engine *e)
         return msdu__memory_none(e, "statistics");
     }
     for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
+        const msdu__slice *cut = &e->model->slicing.slices[slice];
         e->runs[slice].found = found + slice;
-        place_run(e, slice, &a);
+        e->runs[slice].is_staged = cut->segments > 1 || msdu__dtype_is_half(cut->dtype);
+        e->runs[slice].is_state = slice >= e->model->slice_bound;
+        e->runs[slice].scale = 1;
     }
-    return place_shares(e);
+    msdu_status status = place_arenas(e);
+    return status == MSDU_OK ? place_shares(e) : status;
 }
 
 static void count_bytes(msdu__engine *e)

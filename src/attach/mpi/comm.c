@@ -11,6 +11,7 @@
 #include <msdu/msdu.h>
 
 #include "attach/report.h"
+#include "base/clock.h"
 
 #define WHICH_BYTES 128
 
@@ -275,13 +276,6 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen)
 
 /* --- with or without an engine --- */
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
-}
-
 /* A phase of measuring ends: on all ranks, before the same step. */
 static void decide(msdu__stream *stream)
 {
@@ -310,9 +304,9 @@ static void measure(msdu__stream *stream)
     for (uint32_t i = 0; i < stream->recognizer.tensor_count; i++) {
         gain->elements += stream->recognizer.tensors[i].count;
     }
-    if (msdu__gain_step(gain, now_ns(), waits - stream->waits_ns)) {
+    if (msdu__gain_step(gain, msdu__clock_now(), waits - stream->waits_ns)) {
         decide(stream);
-        (void)msdu__gain_step(gain, now_ns(), 0);
+        (void)msdu__gain_step(gain, msdu__clock_now(), 0);
     }
     stream->waits_ns = waits;
 }

@@ -36,84 +36,74 @@ static void give(int *error, int code)
     }
 }
 
+#define CALLER __builtin_return_address(0)
+
 /* --- begin and end --- */
+
+typedef void (*change_call)(int *error);
+typedef void (*thread_call)(const int *required, int *provided, int *error);
+
+/* C's own, `ours`, or what stands behind Fortran's name. */
+static void change(msdu__real *real, int (*ours)(void), const void *caller, int *error)
+{
+    change_call call = ours != NULL ? NULL : (change_call)msdu__ladder_find(real, caller);
+    if (ours != NULL) {
+        give(error, ours());
+    } else if (call != NULL) {
+        call(error);
+    }
+}
+
+static int begin(void)
+{
+    return MPI_Init(NULL, NULL);
+}
 
 PRELOAD void mpi_init_(int *error)
 {
     static msdu__real real = {.name = "mpi_init_"};
-    if (is_openmpi()) {
-        give(error, MPI_Init(NULL, NULL));
-        return;
-    }
-    FIND(void (*)(int *), real, call);
-    if (call != NULL) {
-        call(error);
-    }
+    change(&real, is_openmpi() ? begin : NULL, CALLER, error);
 }
 
 PRELOAD void mpi_init_f08_(int *error)
 {
     static msdu__real real = {.name = "mpi_init_f08_"};
-    if (is_known()) {
-        give(error, MPI_Init(NULL, NULL));
-        return;
-    }
-    FIND(void (*)(int *), real, call);
-    if (call != NULL) {
-        call(error);
+    change(&real, is_known() ? begin : NULL, CALLER, error);
+}
+
+static void begin_threads(msdu__real *real, bool is_ours, const void *caller, const int *required,
+                          int *provided, int *error)
+{
+    thread_call call = is_ours ? NULL : (thread_call)msdu__ladder_find(real, caller);
+    if (is_ours) {
+        give(error, MPI_Init_thread(NULL, NULL, *required, provided));
+    } else if (call != NULL) {
+        call(required, provided, error);
     }
 }
 
 PRELOAD void mpi_init_thread_(const int *required, int *provided, int *error)
 {
     static msdu__real real = {.name = "mpi_init_thread_"};
-    if (is_openmpi()) {
-        give(error, MPI_Init_thread(NULL, NULL, *required, provided));
-        return;
-    }
-    FIND(void (*)(const int *, int *, int *), real, call);
-    if (call != NULL) {
-        call(required, provided, error);
-    }
+    begin_threads(&real, is_openmpi(), CALLER, required, provided, error);
 }
 
 PRELOAD void mpi_init_thread_f08_(const int *required, int *provided, int *error)
 {
     static msdu__real real = {.name = "mpi_init_thread_f08_"};
-    if (is_known()) {
-        give(error, MPI_Init_thread(NULL, NULL, *required, provided));
-        return;
-    }
-    FIND(void (*)(const int *, int *, int *), real, call);
-    if (call != NULL) {
-        call(required, provided, error);
-    }
+    begin_threads(&real, is_known(), CALLER, required, provided, error);
 }
 
 PRELOAD void mpi_finalize_(int *error)
 {
     static msdu__real real = {.name = "mpi_finalize_"};
-    if (is_openmpi()) {
-        give(error, MPI_Finalize());
-        return;
-    }
-    FIND(void (*)(int *), real, call);
-    if (call != NULL) {
-        call(error);
-    }
+    change(&real, is_openmpi() ? MPI_Finalize : NULL, CALLER, error);
 }
 
 PRELOAD void mpi_finalize_f08_(int *error)
 {
     static msdu__real real = {.name = "mpi_finalize_f08_"};
-    if (is_known()) {
-        give(error, MPI_Finalize());
-        return;
-    }
-    FIND(void (*)(int *), real, call);
-    if (call != NULL) {
-        call(error);
-    }
+    change(&real, is_known() ? MPI_Finalize : NULL, CALLER, error);
 }
 
 /* --- reductions --- */
@@ -163,8 +153,9 @@ static const msdu__attach *translate(const arguments *from, const void *caller,
     return attach;
 }
 
-static bool reduce(const arguments *from, const void *caller, int *error)
+static void reduce(msdu__real *real, const arguments *from, const void *caller, int *error)
 {
+    msdu__fortran_reduce call = (msdu__fortran_reduce)msdu__ladder_find(real, caller);
     msdu__reduction reduction;
     int code = ERR_OTHER;
     bool is_done = false;
@@ -176,70 +167,60 @@ static bool reduce(const arguments *from, const void *caller, int *error)
     }
     if (is_done) {
         give(error, code);
-    }
-    return is_done;
-}
-
-/* A call that is passed through, and told. */
-static void observe(const arguments *from, const void *caller)
-{
-    msdu__reduction reduction;
-    const msdu__attach *attach = translate(from, caller, &reduction);
-    if (attach != NULL) {
-        msdu__inside++;
-        attach->observe(&reduction);
-        msdu__inside--;
+    } else if (call != NULL) {
+        call(from->send, from->recv, from->count, from->type, from->op, from->comm, error);
     }
 }
-
-#define CALLER __builtin_return_address(0)
 
 PRELOAD void mpi_allreduce_(const void *send, void *recv, const int *count, const int *type,
                             const int *op, const int *comm, int *error)
 {
     static msdu__real real = {.name = "mpi_allreduce_"};
-    FIND(msdu__fortran_reduce, real, call);
-    const arguments from = {send, recv, count, type, op, comm};
-    if (!reduce(&from, CALLER, error) && call != NULL) {
-        call(send, recv, count, type, op, comm, error);
-    }
+    reduce(&real, &(arguments){send, recv, count, type, op, comm}, CALLER, error);
 }
 
 PRELOAD void mpi_allreduce_f08_(const void *send, void *recv, const int *count, const int *type,
                                 const int *op, const int *comm, int *error)
 {
     static msdu__real real = {.name = "mpi_allreduce_f08_"};
-    FIND(msdu__fortran_reduce, real, call);
-    const arguments from = {send, recv, count, type, op, comm};
-    if (!reduce(&from, CALLER, error) && call != NULL) {
-        call(send, recv, count, type, op, comm, error);
+    reduce(&real, &(arguments){send, recv, count, type, op, comm}, CALLER, error);
+}
+
+enum { TOLD = 1, ALONE = 2 }; /* C's public name does not see it; nor may it see what is called */
+
+/* A call that is passed through. */
+static void pass(msdu__real *real, const arguments *from, unsigned how, const void *caller,
+                 int *request, int *error)
+{
+    msdu__fortran_begin call = (msdu__fortran_begin)msdu__ladder_find(real, caller);
+    msdu__reduction reduction;
+    const msdu__attach *attach = (how & TOLD) != 0 ? translate(from, caller, &reduction) : NULL;
+    if (attach != NULL) {
+        msdu__inside++;
+        attach->observe(&reduction);
+        msdu__inside--;
     }
+    msdu__inside += (how & ALONE) != 0 ? 1 : 0;
+    if (call != NULL) {
+        call(from->send, from->recv, from->count, from->type, from->op, from->comm, request, error);
+    }
+    msdu__inside -= (how & ALONE) != 0 ? 1 : 0;
 }
 
 PRELOAD void mpi_iallreduce_(const void *send, void *recv, const int *count, const int *type,
                              const int *op, const int *comm, int *request, int *error)
 {
     static msdu__real real = {.name = "mpi_iallreduce_"};
-    FIND(msdu__fortran_begin, real, call);
     const arguments from = {send, recv, count, type, op, comm};
-    if (is_openmpi()) { /* else C's is called */
-        observe(&from, CALLER);
-    }
-    if (call != NULL) {
-        call(send, recv, count, type, op, comm, request, error);
-    }
+    pass(&real, &from, is_openmpi() ? TOLD : 0, CALLER, request, error);
 }
 
 PRELOAD void mpi_iallreduce_f08_(const void *send, void *recv, const int *count, const int *type,
                                  const int *op, const int *comm, int *request, int *error)
 {
     static msdu__real real = {.name = "mpi_iallreduce_f08_"};
-    FIND(msdu__fortran_begin, real, call);
     const arguments from = {send, recv, count, type, op, comm};
-    observe(&from, CALLER);
-    if (call != NULL) {
-        call(send, recv, count, type, op, comm, request, error);
-    }
+    pass(&real, &from, TOLD, CALLER, request, error);
 }
 
 /*
@@ -250,12 +231,6 @@ PRELOAD void mpi_iallreduce_f08ts_(const void *send, void *recv, const int *coun
                                    const int *op, const int *comm, int *request, int *error)
 {
     static msdu__real real = {.name = "mpi_iallreduce_f08ts_"};
-    FIND(msdu__fortran_begin, real, call);
     const arguments from = {send, recv, count, type, op, comm};
-    observe(&from, CALLER);
-    if (call != NULL) {
-        msdu__inside++;
-        call(send, recv, count, type, op, comm, request, error);
-        msdu__inside--;
-    }
+    pass(&real, &from, TOLD | ALONE, CALLER, request, error);
 }

@@ -12,7 +12,8 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 #define THREAD_MULTIPLE 3 /* the same in both families, and in MPI's own ABI */
 
@@ -68,23 +69,16 @@ PRELOAD int MPI_Finalize(void)
 
 /* --- how long calls take that are passed through --- */
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
-}
-
 uint64_t msdu__timing_begin(void)
 {
     const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
-    return attach != NULL && attach->is_timing() ? now_ns() : 0;
+    return attach != NULL && attach->is_timing() ? msdu__clock_now() : 0;
 }
 
 void msdu__timing_end(uint64_t begin_ns)
 {
     if (begin_ns > 0) {
-        msdu__ladder_loaded()->waited(now_ns() - begin_ns);
+        msdu__ladder_loaded()->waited(msdu__clock_now() - begin_ns);
     }
 }
 

@@ -9,14 +9,16 @@
 
 /* --- persistent reductions: MPI's own, and told --- */
 
-static void observe(const msdu__reduction *reduction, msdu__init_call call)
+static int begin(msdu__init_call call, const msdu__reduction *r, uintptr_t info, void *request)
 {
     const msdu__attach *attach = msdu__module_for((msdu__function)call);
     if (attach != NULL) {
         msdu__inside++;
-        attach->observe(reduction);
+        attach->observe(r);
         msdu__inside--;
     }
+    return call == NULL ? ERR_OTHER
+                        : call(r->send, r->recv, r->count, r->type, r->op, r->comm, info, request);
 }
 
 PRELOAD int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_t type,
@@ -24,8 +26,7 @@ PRELOAD int MPI_Allreduce_init(const void *send, void *recv, int count, uintptr_
 {
     static msdu__real real = {.name = "MPI_Allreduce_init"};
     FIND(msdu__init_call, real, call);
-    observe(&(msdu__reduction){send, recv, count, type, op, comm}, call);
-    return call == NULL ? ERR_OTHER : call(send, recv, count, type, op, comm, info, request);
+    return begin(call, &(msdu__reduction){send, recv, count, type, op, comm}, info, request);
 }
 
 /* Open MPI's name before MPI 4. */
@@ -34,8 +35,7 @@ PRELOAD int MPIX_Allreduce_init(const void *send, void *recv, int count, uintptr
 {
     static msdu__real real = {.name = "MPIX_Allreduce_init"};
     FIND(msdu__init_call, real, call);
-    observe(&(msdu__reduction){send, recv, count, type, op, comm}, call);
-    return call == NULL ? ERR_OTHER : call(send, recv, count, type, op, comm, info, request);
+    return begin(call, &(msdu__reduction){send, recv, count, type, op, comm}, info, request);
 }
 
 /* --- completion --- */

@@ -126,6 +126,7 @@ START_TEST(what_cannot_hold_is_told_and_nothing_is_attached)
     expect_bad("MSDU_ATTACH_MIN_BYTES", "1025G", "0 .. 1024GiB");
     expect_bad("MSDU_ATTACH_MIN_BYTES", "18446744073709551615k", "0 .. 1024GiB");
     expect_bad("MSDU_ATTACH_LIBRARY", "/nope.so", "cannot be read");
+    expect_bad("MSDU_ATTACH_NCCL_LIBRARY", "/nope.so", "cannot be read");
     expect_bad("MSDU_ATTACH_DENY", "flot32", "no count");
     expect_bad("MSDU_ATTACH_TENSOR", "5", "did you mean MSDU_ATTACH_TENSORS?");
     expect_bad("MSDU_BACKEND", "gloo", "MSDU_BACKEND: 'gloo' cannot hold");

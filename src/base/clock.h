@@ -24,6 +24,17 @@ static inline struct timespec msdu__clock_spec(uint64_t ns)
                              .tv_nsec = (long)(ns % MSDU__NS_PER_S)};
 }
 
+/* A poll's next sleep: half as long again as the one before, 10 us to 1 ms. 0 stands for none yet.
+ */
+static inline void msdu__clock_pause(uint64_t *pause_ns)
+{
+    uint64_t next = *pause_ns + *pause_ns / 2;
+    next = next < UINT64_C(10000) ? UINT64_C(10000) : next;
+    *pause_ns = next > UINT64_C(1000000) ? UINT64_C(1000000) : next;
+    const struct timespec span = msdu__clock_spec(*pause_ns);
+    (void)nanosleep(&span, NULL);
+}
+
 /* A condition variable whose timed waits go by this clock. */
 static inline void msdu__cond_init(pthread_cond_t *cond)
 {

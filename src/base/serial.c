@@ -99,8 +99,12 @@ void msdu__serial_measure(msdu__serial *c, const char *name, double *value)
 
 uint64_t msdu__serial_hash(const void *data, uint64_t bytes)
 {
+    return msdu__serial_hash_more(0xcbf29ce484222325ULL ^ bytes, data, bytes);
+}
+
+uint64_t msdu__serial_hash_more(uint64_t hash, const void *data, uint64_t bytes)
+{
     const unsigned char *at = data;
-    uint64_t hash = 0xcbf29ce484222325ULL ^ bytes;
     uint64_t value = 0;
     for (; bytes >= sizeof(value); bytes -= sizeof(value), at += sizeof(value)) {
         copy(&value, at, 1, sizeof(value));

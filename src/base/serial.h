@@ -36,5 +36,7 @@ void msdu__serial_array(msdu__serial *c, const char *name, void *array, uint64_t
 
 /* Checksum; every change of a single aligned word shows. */
 uint64_t msdu__serial_hash(const void *data, uint64_t bytes);
+/* Goes on with a hash; only the last piece may end within a word. */
+uint64_t msdu__serial_hash_more(uint64_t hash, const void *data, uint64_t bytes);
 
 #endif

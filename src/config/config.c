@@ -333,30 +333,18 @@ static msdu_status load_path(msdu__loader *loader, const msdu_config *config)
     return load_field(loader, index, config);
 }
 
-typedef msdu_status (*load_step)(msdu__loader *loader);
-
 static msdu_status load_steps(msdu__loader *loader, const msdu_config *config)
 {
-    static const load_step steps[] = {load_file, msdu__settings_environment,
-                                      msdu__settings_launcher};
+    static msdu_status (*const given[])(msdu__loader *, const msdu_config *) = {
+        load_log, load_struct, load_lines, load_path, load_store};
+    static msdu_status (*const found[])(msdu__loader *) = {load_file, msdu__settings_environment,
+                                                           msdu__settings_launcher};
     msdu_status status = load_defaults(loader);
-    if (status == MSDU_OK) {
-        status = load_log(loader, config);
+    for (size_t i = 0; status == MSDU_OK && i < sizeof(given) / sizeof(given[0]); i++) {
+        status = given[i](loader, config);
     }
-    if (status == MSDU_OK) {
-        status = load_struct(loader, config);
-    }
-    if (status == MSDU_OK) {
-        status = load_lines(loader, config);
-    }
-    if (status == MSDU_OK) {
-        status = load_path(loader, config);
-    }
-    if (status == MSDU_OK) {
-        status = load_store(loader, config);
-    }
-    for (size_t i = 0; status == MSDU_OK && i < sizeof(steps) / sizeof(steps[0]); i++) {
-        status = steps[i](loader);
+    for (size_t i = 0; status == MSDU_OK && i < sizeof(found) / sizeof(found[0]); i++) {
+        status = found[i](loader);
         loader->log->level = (int)loader->settings->log_level; /* the file may have changed it */
     }
     return status;

@@ -285,7 +285,7 @@ msdu_status msdu__trace_open(const char *path, int32_t rank, uint64_t start_ns,
 }
 
 /* The next free place, NULL if the buffer is full, the file was given up, or there is no trace. */
-static event *next_event(msdu__trace *trace)
+static event *next_event(msdu__trace *trace, int kind, const char *label, uint64_t begin_ns)
 {
     if (trace == NULL || trace->status != MSDU_OK) {
         return NULL;
@@ -294,14 +294,17 @@ static event *next_event(msdu__trace *trace)
         trace->dropped++;
         return NULL;
     }
-    return &trace->events[trace->count++];
+    event *e = &trace->events[trace->count++];
+    e->kind = kind;
+    escape(label, e->label, sizeof(e->label));
+    e->begin_ns = begin_ns;
+    return e;
 }
 
 void msdu__trace_slice_done(msdu__trace *trace, const msdu__trace_slice *slice)
 {
-    event *e = next_event(trace);
+    event *e = next_event(trace, EVENT_SLICE, "", 0);
     if (e != NULL) {
-        e->kind = EVENT_SLICE;
         e->slice = *slice;
     }
 }
@@ -317,23 +320,17 @@ static int track_of(const char *track)
 void msdu__trace_span(msdu__trace *trace, const char *track, const char *label, uint64_t begin_ns,
                       uint64_t end_ns)
 {
-    event *e = next_event(trace);
+    event *e = next_event(trace, EVENT_SPAN, label, begin_ns);
     if (e != NULL) {
-        e->kind = EVENT_SPAN;
         e->track = track_of(track);
-        escape(label, e->label, sizeof(e->label));
-        e->begin_ns = begin_ns;
         e->end_ns = end_ns;
     }
 }
 
 void msdu__trace_counter(msdu__trace *trace, const char *name, uint64_t at_ns, double value)
 {
-    event *e = next_event(trace);
+    event *e = next_event(trace, EVENT_COUNTER, name, at_ns);
     if (e != NULL) {
-        e->kind = EVENT_COUNTER;
-        escape(name, e->label, sizeof(e->label));
-        e->begin_ns = at_ns;
         e->value = value;
     }
 }

@@ -14,15 +14,6 @@
 #define SLICES_MAX   (1U << 20)
 #define DEEP         2 /* messages, one after the other, of a small sum */
 
-static uint64_t model_bytes(const msdu__profile *profile)
-{
-    uint64_t count = 0;
-    for (uint32_t t = 0; t < profile->tensor_count; t++) {
-        count += profile->tensors[t].count;
-    }
-    return count * sizeof(float);
-}
-
 /* What a round of this wire sends of it; 16-bit tensors keep their format. */
 static uint64_t wire_bytes(const msdu__whatif_model *m)
 {
@@ -54,7 +45,7 @@ static msdu__tuning tuning_of(const msdu__whatif_model *m)
     const msdu__whatif_network *network = &q->network;
     const msdu__whatif_link *link =
         &network->links[network->nodes > 1 ? MSDU__WHATIF_BETWEEN : MSDU__WHATIF_INSIDE];
-    uint64_t model = model_bytes(q->profile);
+    uint64_t model = msdu__profile_elements(q->profile) * sizeof(float);
     msdu__tuning first = msdu__tuner_first(model, MSDU__WINDOW_AUTO, (uint32_t)m->settings.lanes);
     first.slice_bytes =
         msdu__tuner_narrow(first.slice_bytes, model, wire_bytes(m), fragments_of(m));

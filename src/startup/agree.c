@@ -6,6 +6,7 @@
  */
 #include "startup.h"
 
+#include "base/serial.h"
 #include "core/blocking.h"
 #include "core/cores.h"
 #include "core/kernels.h"
@@ -25,44 +26,21 @@ static msdu_status no_memory(const msdu__engine *e)
     return msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", e->job->rank);
 }
 
-#define HASH_START 0xcbf29ce484222325ULL
-
-/* Go on with a hash; only the last piece may end within a word. */
-static uint64_t hash_more(uint64_t hash, const void *data, uint64_t bytes)
-{
-    const unsigned char *at = data;
-    uint64_t word = 0;
-    for (; bytes >= sizeof(word); bytes -= sizeof(word), at += sizeof(word)) {
-        memcpy(&word, at, sizeof(word));
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
-        hash ^= hash >> 29;
-    }
-    for (; bytes > 0; bytes--, at++) {
-        hash = (hash ^ *at) * 0x100000001b3ULL;
-    }
-    return hash;
-}
-
-static uint64_t hash_bytes(const void *data, uint64_t bytes)
-{
-    return hash_more(HASH_START, data, bytes);
-}
-
 /* Of a parameter, wherever it lies. A copy that fails is the context's failure. */
 static uint64_t hash_parameter(msdu__engine *e, const msdu__tensor *t)
 {
     uint64_t bytes = t->count * msdu__dtype_bytes(t->dtype);
-    uint64_t hash = HASH_START;
+    uint64_t hash = msdu__serial_hash(NULL, 0);
     uint64_t piece = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
     if (e->job->device == NULL) {
-        return hash_bytes(t->parameter, bytes);
+        return msdu__serial_hash(t->parameter, bytes);
     }
     char *copy = malloc(piece);
     msdu_status status = copy != NULL ? MSDU_OK : no_memory(e);
     for (uint64_t at = 0; at < bytes && status == MSDU_OK; at += piece) {
         uint64_t count = bytes - at < piece ? bytes - at : piece;
         status = msdu__kernels_copy(e, copy, (const char *)t->parameter + at, count);
-        hash = status == MSDU_OK ? hash_more(hash, copy, count) : hash;
+        hash = status == MSDU_OK ? msdu__serial_hash_more(hash, copy, count) : hash;
     }
     free(copy);
     if (status != MSDU_OK) {
@@ -205,7 +183,7 @@ err_free:
 
 static msdu_status compare(msdu__engine *e, const char *text)
 {
-    said own = {.hash = hash_bytes(text, strlen(text)), .bytes = strlen(text)};
+    said own = {.hash = msdu__serial_hash(text, strlen(text)), .bytes = strlen(text)};
     void *all = NULL;
     msdu_status status = msdu__blocking_gather(e, &own, sizeof(own), 0, 0, &all);
     const said *facts = all;

@@ -2,10 +2,7 @@
 /* libmsdu_preload.so: requests that MPI_Iallreduce gave; persistent ones are MPI's. */
 #include "preload.h"
 
-#include <time.h>
-
-#define PAUSE_LEAST_NS 10000
-#define PAUSE_MOST_NS  1000000
+#include "base/clock.h"
 
 /* --- persistent reductions: MPI's own, and told --- */
 
@@ -58,15 +55,6 @@ static int settle(bool has_call, int count, void *requests, bool may_block)
         msdu__inside--;
     }
     return code;
-}
-
-static void rest(uint64_t *pause_ns)
-{
-    uint64_t next = *pause_ns + *pause_ns / 2;
-    next = next < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : next;
-    *pause_ns = next > PAUSE_MOST_NS ? PAUSE_MOST_NS : next;
-    const struct timespec span = {.tv_nsec = (long)*pause_ns};
-    (void)nanosleep(&span, NULL);
 }
 
 PRELOAD int MPI_Wait(void *request, void *status)
@@ -139,7 +127,7 @@ PRELOAD int MPI_Waitany(int count, void *requests, int *index, void *status)
         if (code != 0 || flag) {
             return code;
         }
-        rest(&pause_ns);
+        msdu__clock_pause(&pause_ns);
     }
     const uint64_t begin = msdu__timing_begin();
     const int code = call == NULL ? ERR_OTHER : call(count, requests, index, status);
@@ -157,7 +145,7 @@ PRELOAD int MPI_Waitsome(int count, void *requests, int *out_count, int *indices
         if (code != 0 || *out_count != 0) {
             return code;
         }
-        rest(&pause_ns);
+        msdu__clock_pause(&pause_ns);
     }
     const uint64_t begin = msdu__timing_begin();
     const int code = call == NULL ? ERR_OTHER : call(count, requests, out_count, indices, statuses);

@@ -231,7 +231,7 @@ static msdu_status mpi_wait(msdu_comm *comm, msdu_req *req, uint64_t timeout_ns)
     uint64_t pause_ns = 0;
     msdu_status status = mpi_test(comm, req);
     while (status == MSDU_IN_PROGRESS && msdu__clock_now() - began_ns < timeout_ns) {
-        mpi__pause(&pause_ns);
+        msdu__clock_pause(&pause_ns);
         status = mpi_test(comm, req);
     }
     return status;

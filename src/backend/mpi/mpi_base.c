@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all files of the module use: the time, pauses of a poll, MPI's errors in words. */
+/* What all files of the module use: whether a group failed, MPI's errors in words. */
 #include "mpi_impl.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "base/cell.h"
-
-#define PAUSE_LEAST_NS 10000   /* the first sleep while polling */
-#define PAUSE_MOST_NS  1000000 /* the longest */
 
 static msdu__flag is_broken; /* a group failed: another rank may never come to MPI_Finalize() */
 
@@ -20,15 +16,6 @@ void mpi__broken(void)
 bool mpi__is_broken(void)
 {
     return msdu__flag_get(&is_broken);
-}
-
-void mpi__pause(uint64_t *pause_ns)
-{
-    uint64_t next = *pause_ns + *pause_ns / 2;
-    next = next < PAUSE_LEAST_NS ? PAUSE_LEAST_NS : next;
-    *pause_ns = next > PAUSE_MOST_NS ? PAUSE_MOST_NS : next;
-    const struct timespec span = {.tv_nsec = (long)*pause_ns};
-    (void)nanosleep(&span, NULL);
 }
 
 msdu_status mpi__error(const msdu_host *host, const char *call, int code)

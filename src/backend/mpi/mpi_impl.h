@@ -160,7 +160,5 @@ msdu_status mpi__error(const msdu_host *host, const char *call, int code);
 /* Give up MPI_Finalize() at the end of the process: a rank will not come to it. */
 void mpi__broken(void);
 bool mpi__is_broken(void);
-/* Sleep a little longer each time; `pause_ns` starts as 0. */
-void mpi__pause(uint64_t *pause_ns);
 
 #endif

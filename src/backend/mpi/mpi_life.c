@@ -202,7 +202,7 @@ static msdu_status finish_join(struct msdu_comm *comm, MPI_Request *request, uin
         if (status != MSDU_IN_PROGRESS) {
             return status;
         }
-        mpi__pause(&pause_ns);
+        msdu__clock_pause(&pause_ns);
         code = mpi__test(request, &is_done);
     }
     return code == MPI_SUCCESS ? MSDU_OK : mpi__error(comm->host, "MPI_Comm_idup", code);
@@ -258,7 +258,7 @@ static bool all_leave(struct msdu_comm *comm)
         if (is_done) {
             return true;
         }
-        mpi__pause(&pause_ns);
+        msdu__clock_pause(&pause_ns);
     }
     return false;
 }

@@ -102,7 +102,7 @@ static void flush(struct msdu_comm *comm)
             is_done = is_done && (!sending->is_used || is_sent(comm, sending));
         }
         if (!is_done) {
-            mpi__pause(&pause_ns);
+            msdu__clock_pause(&pause_ns);
         }
     }
 }
@@ -304,7 +304,7 @@ msdu_status mpi__watch_blame(struct msdu_comm *comm, struct msdu_req *req, const
     uint64_t pause_ns = 0;
     (void)tell_operation(comm, req, -1); /* the others compare it with what they do */
     while (msdu__clock_now() < until_ns && mpi__watch_poll(comm) == MSDU_OK) {
-        mpi__pause(&pause_ns);
+        msdu__clock_pause(&pause_ns);
     }
     return mpi__watch_fail(comm, MSDU_ERR_BACKEND,
                            "mpi: rank %" PRId32 ": operation %" PRIu64 " of lane %" PRIu32

@@ -99,13 +99,13 @@ typedef struct msdu_config {
     /* interval */
     const char *interval;     /* how the interval is chosen; a policy; msdu info lists them; default
                                  divergence */
-    int64_t interval_steps;   /* h of fixed, base h of qsr; divergence: the h whose approximation
-                                 error is the error budget; default 4 */
+    int64_t interval_steps;   /* h of fixed and post_local, base h of qsr; divergence: the h whose
+                                 approximation error is the error budget; default 4 */
     int64_t interval_max;     /* largest h; for a trainer that must not be without a synchronization
                                  for longer; default 64 */
-    int64_t warmup_steps;     /* first steps, at h = 1; with interval fixed, post-local SGD
-                                 (1808.07217); default 8 */
+    int64_t warmup_steps;     /* first steps, at h = 1; default 8 */
     int64_t total_steps;      /* steps of the run; 0: not known */
+    int64_t switch_step;      /* post_local (1808.07217): first step with local steps */
     double target_overhead;   /* share of time that may be spent waiting; what no format hides in
                                  late rounds counts half; default 0.03 */
     const char *prefer;       /* when the wait cannot be hidden within the error budget; accuracy,

@@ -12,7 +12,6 @@ typedef struct removal {
 } removal;
 
 static const removal removed[] = {
-    {"switch_step", "0", "gone since 0.3: interval = fixed with warmup_steps is post-local SGD"},
     {"wire_rounding", "nearest", "gone since 0.3: values are always rounded to the nearest level"},
     {"wire_warmup", "auto", "gone since 0.3: the first warmup_steps travel in the format of wire"},
 };

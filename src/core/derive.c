@@ -88,6 +88,7 @@ static void derive_interval(msdu__job *job)
         .interval_max = (uint32_t)s->interval_max,
         .warmup_steps = (uint32_t)s->warmup_steps,
         .total_steps = (uint64_t)s->total_steps,
+        .switch_step = (uint64_t)s->switch_step,
         .target_overhead = s->target_overhead,
         .prefer_speed = s->prefer_speed != 0,
         .drift_limit = s->drift_limit,

@@ -33,6 +33,7 @@ typedef struct msdu__interval_args {
     uint32_t interval_max;
     uint32_t warmup_steps; /* h = 1 until then */
     uint64_t total_steps;  /* 0: not known */
+    uint64_t switch_step;
     double target_overhead;
     bool prefer_speed;
     double drift_limit;

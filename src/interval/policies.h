@@ -11,7 +11,8 @@
     X(divergence)                                                                                  \
     X(fixed)                                                                                       \
     X(qsr)                                                                                         \
-    X(plateau)
+    X(plateau)                                                                                     \
+    X(post_local)
 
 #define MSDU__POLICY_EXTERN(name) extern const msdu__policy msdu__policy_##name;
 MSDU__POLICIES(MSDU__POLICY_EXTERN)

@@ -152,7 +152,7 @@ static void set_no_gradients(ranks_job *job)
 static const record_feature policies[] = {
     {"fixed 3", "interval = fixed\ninterval_steps = 3\nwarmup_steps = 5", .without = 0},
     {"fixed 16", "interval = fixed\ninterval_steps = 16\nwarmup_steps = 0", .without = 0},
-    {"post-local", "interval = fixed\ninterval_steps = 4\nwarmup_steps = 7", .without = 0},
+    {"post_local", "interval = post_local\nswitch_step = 7\nwarmup_steps = 0", .without = 0},
     {"qsr", "interval = qsr\nqsr_alpha = 0.06\ninterval_steps = 1\ninterval_max = 8",
      .without = RECORD_NO_LATE, .with = {.lr_at = falling_lr}},
     {"qsr total", "interval = qsr\nqsr_alpha = 0.06\ninterval_steps = 2\ntotal_steps = 20",

@@ -122,11 +122,12 @@ static void tell_loss(ranks_self *self, int step)
 
 START_TEST(policies_go_on)
 {
-    static const char *const policies[] = {"qsr", "plateau"};
-    for (int k = 0; k < 2; k++) {
+    static const char *const policies[] = {"qsr", "plateau", "post_local"};
+    for (int k = 0; k < 3; k++) {
         ranks_job job = kit_job("auto", kit_overlaps[(_i + k) % 5]);
         job.config.interval = policies[k];
         job.config.interval_steps = 4;
+        job.config.switch_step = 9;
         job.config.plateau_patience = 3;
         job.stepped = tell_loss;
         job.lr_at = falling_lr;

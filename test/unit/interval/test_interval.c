@@ -17,7 +17,7 @@ START_TEST(every_policy_is_listed_once_and_found_by_name)
         ck_assert_uint_ge(strlen(policy->help), 10);
         count++;
     }
-    ck_assert_uint_eq(count, 4);
+    ck_assert_uint_eq(count, 5);
     ck_assert_str_eq(msdu__policy_at(0)->name, "divergence");
     ck_assert_ptr_null(msdu__policy_at(UINT32_MAX));
     ck_assert_ptr_null(msdu__policy_find("nonsense"));
@@ -257,6 +257,23 @@ START_TEST(qsr_grows_with_the_inverse_square_of_lr)
 }
 END_TEST
 
+START_TEST(post_local_starts_at_its_step_by_doubling)
+{
+    msdu__interval_args args = default_args();
+    msdu__round_stats stats = default_stats(1);
+    msdu__interval_state state = {{0}, {0}};
+
+    args.switch_step = 101;
+    ck_assert_uint_eq(decide("post_local", &args, &stats, &state).interval, 1);
+    stats.step = 101;
+    for (uint32_t expected = 2; expected <= 8; expected *= 2) {
+        stats.interval = decide("post_local", &args, &stats, &state).interval;
+        ck_assert_uint_eq(stats.interval, expected);
+    }
+    ck_assert_uint_eq(decide("post_local", &args, &stats, &state).interval, 8);
+}
+END_TEST
+
 START_TEST(plateau_halves_on_a_stable_loss_and_starts_again)
 {
     msdu__interval_args args = default_args();
@@ -311,6 +328,7 @@ static void add_all(TCase *tcase)
     tcase_add_test(tcase, same_input_gives_the_same_decision);
     tcase_add_test(tcase, fixed_jumps_to_its_interval_after_warm_up);
     tcase_add_test(tcase, qsr_grows_with_the_inverse_square_of_lr);
+    tcase_add_test(tcase, post_local_starts_at_its_step_by_doubling);
     tcase_add_test(tcase, plateau_halves_on_a_stable_loss_and_starts_again);
     tcase_add_test(tcase, plateau_keeps_its_interval_while_the_loss_falls_or_is_not_told);
 }

@@ -13,7 +13,7 @@
 #define HALVINGS  100
 #define ROUNDING  1e-9 /* a value that is a whole number but for rounding errors is one */
 
-void msdu__shares_init(msdu__shares *s, int32_t ranks, msdu__share *of, msdu__part *parts)
+void msdu__shares_init(msdu__shares *s, int32_t ranks, msdu__share *of, msdu__share_bounds *parts)
 {
     *s = (msdu__shares){.ranks = ranks, .of = of, .parts = parts};
     for (int32_t i = 0; i < ranks; i++) {
@@ -26,7 +26,7 @@ static double scale_parts(msdu__shares *s, double scale)
 {
     double sum = 0;
     for (int32_t i = 0; i < s->ranks; i++) {
-        msdu__part *p = &s->parts[i];
+        msdu__share_bounds *p = &s->parts[i];
         p->value = fmin(fmax(scale * p->weight, p->least), p->most);
         sum += p->value;
     }
@@ -58,7 +58,7 @@ static int32_t furthest(const msdu__shares *s, const uint64_t *out, double sign)
     int32_t best = -1;
     double most = 0;
     for (int32_t i = 0; i < s->ranks; i++) {
-        const msdu__part *p = &s->parts[i];
+        const msdu__share_bounds *p = &s->parts[i];
         double is = (double)out[i];
         double gap = sign * (p->value - is);
         bool may = sign > 0 || is > p->least;
@@ -75,7 +75,7 @@ void msdu__shares_divide(msdu__shares *s, const double *sizes, uint64_t samples,
     double least = samples >= (uint64_t)s->ranks ? 1 : 0;
     uint64_t sum = 0;
     for (int32_t i = 0; i < s->ranks; i++) {
-        s->parts[i] = (msdu__part){
+        s->parts[i] = (msdu__share_bounds){
             .weight = fmax(sizes[i], ROUNDING), .least = least, .most = (double)samples};
     }
     level(s, (double)samples);
@@ -155,15 +155,14 @@ static void bound_parts(msdu__shares *s, uint64_t batch)
 {
     double total = (double)batch * s->ranks;
     for (int32_t i = 0; i < s->ranks; i++) {
-        s->parts[i] = (msdu__part){.weight = s->of[i].size, .least = 1, .most = total};
+        s->parts[i] = (msdu__share_bounds){.weight = s->of[i].size, .least = 1, .most = total};
     }
     level(s, total);
     for (int32_t i = 0; i < s->ranks; i++) {
-        msdu__part *p = &s->parts[i];
+        msdu__share_bounds *p = &s->parts[i];
         double step = fmax(1, MOVE * p->value);
-        *p = (msdu__part){.weight = s->of[i].speed,
-                          .least = fmax(1, p->value - step),
-                          .most = p->value + step};
+        *p = (msdu__share_bounds){
+            .weight = s->of[i].speed, .least = fmax(1, p->value - step), .most = p->value + step};
     }
 }
 

@@ -23,30 +23,31 @@ typedef struct msdu__share {
 } msdu__share;
 
 /* Room for a rank's part of a division. */
-typedef struct msdu__part {
+typedef struct msdu__share_bounds {
     double weight;
     double least;
     double most;
     double value; /* scale * weight, between the two */
-} msdu__part;
+} msdu__share_bounds;
 
 typedef struct msdu__shares {
     int32_t ranks;
     msdu__share *of;
-    msdu__part *parts;
+    msdu__share_bounds *parts;
     bool is_moving; /* step times differ by more than the dead band, or did a moment ago */
     uint32_t calm;  /* decisions since they did */
 } msdu__shares;
 
 /* Even shares; both arrays have an element for each rank. */
-void msdu__shares_init(msdu__shares *s, int32_t ranks, msdu__share *of, msdu__part *parts);
+void msdu__shares_init(msdu__shares *s, int32_t ranks, msdu__share *of, msdu__share_bounds *parts);
 
 /* `samples` by size, as whole numbers of exactly that sum; at least 1 each, or at least 0 where
  * there are fewer samples than ranks. sizes: one of each rank, not below 0. */
 void msdu__shares_divide(msdu__shares *s, const double *sizes, uint64_t samples, uint64_t *out);
 
 /* The next sizes, from what ranks did in one step. batch: an even share. had: samples of each rank.
- * step_ns: its time without waiting; what is no time (0, NaN) tells nothing. True: sizes changed. */
+ * step_ns: its time without waiting; what is no time (0, NaN) tells nothing. True: sizes changed.
+ */
 bool msdu__shares_decide(msdu__shares *s, uint64_t batch, const uint64_t *had,
                          const double *step_ns);
 

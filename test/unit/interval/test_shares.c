@@ -14,7 +14,7 @@
 typedef struct world {
     msdu__shares shares;
     msdu__share of[RANKS_MOST];
-    msdu__part parts[RANKS_MOST];
+    msdu__share_bounds parts[RANKS_MOST];
     int ranks;
     uint64_t batch;
     double fixed[RANKS_MOST]; /* ns of a step */

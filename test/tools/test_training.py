@@ -88,7 +88,7 @@ class Runs(unittest.TestCase):
             ranks = [subprocess.Popen([*words, str(number), f"{folder}/store", f"{folder}/found"])
                      for number in range(2)]
             try:
-                codes = [one.wait(110) for one in ranks]
+                codes = [one.wait(300) for one in ranks]
             finally:
                 for one in ranks:
                     one.kill()

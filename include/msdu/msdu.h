@@ -191,6 +191,22 @@ typedef struct msdu_local_drift {
 
 #define MSDU_LOCAL_DRIFT_INIT MSDU_SIZED(msdu_local_drift)
 
+/* Work that ranks divide among them by speed (msdu_next). One struct for each set of samples. */
+typedef struct msdu_work {
+    size_t size;       /* sizeof(msdu_work); use MSDU_WORK_INIT */
+    uint64_t total;    /* samples of an epoch, at least 1 */
+    uint64_t batch;    /* samples that a rank takes in a step where all are equally fast; all ranks
+                          together take ranks times that in a step, whatever their speeds */
+    uint64_t ahead;    /* steps that pieces are drawn ahead of training, at most; 0 .. 64 */
+    uint64_t position; /* samples that all ranks together have drawn of this epoch; set to 0 it
+                          begins the next one, set to a value kept it goes on from there */
+    uint64_t step;     /* that the next piece is for; 0: the one about to run */
+    uint64_t begin;    /* received: this rank's piece, begin .. end - 1 of total */
+    uint64_t end;
+} msdu_work;
+
+#define MSDU_WORK_INIT MSDU_SIZED(msdu_work)
+
 /* One setting, as `msdu info` prints it. All strings are static. */
 typedef struct msdu_setting_info {
     size_t size;              /* sizeof(msdu_setting_info); set by the caller */
@@ -384,6 +400,43 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_lr(msdu_ctx *ctx, double lr);
  * Returns MSDU_OK, ERR_INVALID (neither 0 nor 1e-9 .. 1e9), ERR_UNSUPPORTED (commit = tensor).
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_weight(msdu_ctx *ctx, double weight);
+
+/*
+ * Draw this rank's piece of a step's samples. In a step all ranks together take ranks * batch of
+ * them, the last one of an epoch what is left. How many of these a rank takes follows its speed, as
+ * the statistics of rounds tell it; its weight follows that. So the mean gradient is that of the
+ * union of all pieces, and training is that of one process with the union as its batch. Every
+ * sample of an epoch has one rank, and the epoch ends on all ranks with the same step. Nobody is
+ * asked: all ranks compute the same pieces.
+ *
+ *     msdu_work work = MSDU_WORK_INIT;
+ *     work.total = n;  work.batch = 32;                   and for every epoch:
+ *     work.position = 0;
+ *     while (msdu_next(ctx, &work) == MSDU_OK && work.begin < work.total) {
+ *         ... samples order[work.begin] .. order[work.end - 1]: their mean gradient; msdu_step(ctx)
+ *     }
+ *
+ * `order` is the trainer's: a permutation, the same on all ranks. All ranks make the same calls in
+ * the same steps, one piece for each step; what a later call draws for the same step replaces it.
+ * A piece may be empty (begin = end < total) in the last step of an epoch that has fewer samples
+ * than there are ranks: the rank's gradient then counts nothing, as with weight 0. Else it has at
+ * least one. At the end of the epoch begin = end = total, and there is no step to be made.
+ *
+ * The weight is samples / batch, times that of msdu_set_weight(). In local rounds it is that of all
+ * steps of the round. A step without a piece has an even share.
+ * `ahead` is for loaders that fetch pieces early: shares then follow speed that much later. All
+ * ranks have the same one.
+ * Shares change by a quarter in 8 steps at most, and rest while no step is 5 % longer than the mean
+ * or one sample is all the difference. They are no part of msdu_state_get(): a resumed run learns
+ * them anew. A sample is as likely on a fast rank as on a slow one, if `order` is shuffled.
+ *
+ * work  total, batch and ahead are the same on all ranks; position and step are moved on
+ * Returns MSDU_OK, ERR_INVALID (a value of work), ERR_STATE (not started; the step has begun; more
+ * than `ahead` steps ahead), ERR_UNSUPPORTED (uneven = clock, commit = tensor), or the context's
+ * failure. ERR_MISMATCH comes from the step, where ranks drew from different work.
+ * Never blocks.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work);
 
 /*
  * Tell this rank's latest training loss (policy plateau). Averaged over ranks with the round.

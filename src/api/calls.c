@@ -164,6 +164,30 @@ msdu_status msdu_set_weight(msdu_ctx *ctx, double weight)
     return MSDU_OK;
 }
 
+msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work)
+{
+    msdu_status status = msdu__guard_running(ctx);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    msdu__caller *c = &ctx->caller;
+    if (work == NULL || work->size != sizeof(*work)) {
+        return msdu__fail(MSDU_ERR_INVALID, "rank %d: work is NULL, or not MSDU_WORK_INIT",
+                          c->job->rank);
+    }
+    status = msdu__draw_check(c->job, c->is_clocked, work);
+    if (status == MSDU_OK && work->step <= c->step && work->position < work->total) {
+        status = msdu__guard_between_steps(ctx);
+    }
+    if (status == MSDU_OK) {
+        status = msdu__draw_next(&c->draw, c->job, c->step, work);
+    }
+    if (status == MSDU_OK) {
+        msdu__step_weigh(c);
+    }
+    return status;
+}
+
 msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
 {
     msdu_status guarded = msdu__guard(ctx);
@@ -269,11 +293,12 @@ static msdu_status guard_state(msdu_ctx *ctx)
 {
     msdu_status status = msdu__guard_running(ctx);
     return status == MSDU_OK && ctx->caller.is_clocked
-               ? msdu__fail(MSDU_ERR_UNSUPPORTED,
-                            "rank %d: in rounds by the clock (setting uneven = clock or auto) ranks are "
-                            "in different steps: "
-                            "there is no common state",
-                            ctx->job.rank)
+               ? msdu__fail(
+                     MSDU_ERR_UNSUPPORTED,
+                     "rank %d: in rounds by the clock (setting uneven = clock or auto) ranks are "
+                     "in different steps: "
+                     "there is no common state",
+                     ctx->job.rank)
                : status;
 }
 

@@ -137,6 +137,7 @@ static msdu_status meet_others(msdu_ctx *ctx)
 {
     msdu_status status = join_and_build(ctx);
     status = status == MSDU_OK ? msdu__agree(&ctx->engine) : status;
+    status = status == MSDU_OK ? msdu__draw_prepare(&ctx->caller.draw, &ctx->hand, ctx->job.ranks) : status;
     status = status == MSDU_OK ? msdu__reslice_probe(&ctx->engine) : status;
     return status == MSDU_OK ? open_files(ctx) : status;
 }
@@ -299,6 +300,7 @@ void msdu_destroy(msdu_ctx *ctx)
         log_summary(ctx);
     }
     (void)msdu__trace_close(ctx->engine.files.trace);
+    msdu__draw_free(&ctx->caller.draw);
     msdu__memory_free(&ctx->engine);
     msdu__tensors_free(&ctx->model);
     msdu__handover_free(&ctx->hand);

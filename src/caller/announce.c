@@ -43,9 +43,22 @@ void msdu__caller_arm(msdu__caller *c)
     }
 }
 
-msdu__contribution msdu__caller_contribution(const msdu__caller *c)
+/* By samples, of all steps of the round; exactly 1 where shares are even. */
+static double drawn_share(const msdu__caller *c, const msdu__schedule *f)
 {
-    return (msdu__contribution){.weight = c->is_idle ? 0 : c->weight, .is_idle = c->is_idle};
+    const msdu__piece *piece = msdu__draw_piece(&c->draw, c->step);
+    uint64_t samples = c->draw.samples - f->samples + (piece != NULL ? piece->samples : 0);
+    uint64_t nominal = c->draw.nominal - f->nominal + (piece != NULL ? piece->batch : 0);
+    return samples == nominal ? 1 : (double)samples / (double)nominal;
+}
+
+msdu__contribution msdu__caller_contribution(const msdu__caller *c, uint32_t fragment)
+{
+    const msdu__piece *piece = msdu__draw_piece(&c->draw, c->step);
+    double weight = c->weight * drawn_share(c, &c->schedules[fragment]);
+    return (msdu__contribution){.weight = c->is_idle ? 0 : weight,
+                                .is_idle = c->is_idle,
+                                .work = piece != NULL ? piece->check : 0};
 }
 
 static void push_slice(const msdu__caller *c, uint32_t slice)

@@ -40,7 +40,7 @@ static bool take_gate(msdu__caller *c)
 static void contribute(msdu__caller *c)
 {
     uint64_t round = msdu__cell_get(&box_of(c)->gate) / 4;
-    box_of(c)->contributions[(round - 1) & 1] = msdu__caller_contribution(c);
+    box_of(c)->contributions[(round - 1) & 1] = msdu__caller_contribution(c, 0);
     c->shifted = round - 1; /* the capture takes the shift as well */
     c->sync_mask = 1;
     msdu__caller_arm(c);

@@ -8,6 +8,7 @@
 #define MSDU_CALLER_H
 
 #include "core/engine.h"
+#include "draw.h"
 
 /* When the ranks synchronize a fragment. */
 typedef struct msdu__schedule {
@@ -16,7 +17,9 @@ typedef struct msdu__schedule {
     bool is_pending;     /* synchronized, not yet due for applying */
     uint64_t armed;      /* rounds armed */
     uint64_t from_step;  /* first step of the next round */
-    uint32_t interval;   /* h, delay and wire of the next round, as decided */
+    uint64_t samples;    /* drawn before it, in shares and if all had been even */
+    uint64_t nominal;
+    uint32_t interval; /* h, delay and wire of the next round, as decided */
     uint32_t delay_steps;
     int wire;
     bool wants_clock; /* rounds by the clock from the next one on */
@@ -50,6 +53,7 @@ typedef struct msdu__caller {
     uint64_t shifted;      /* rounds whose means parameters have taken */
     uint64_t step_began_ns;
     uint64_t step_blocked_ns;
+    msdu__draw draw;
 } msdu__caller;
 
 /* --- announce.c: given to the communication thread, and waited for --- */
@@ -76,7 +80,7 @@ void msdu__caller_apply_due(msdu__caller *c);
 /* Slices that are due wait for their tensors. */
 void msdu__caller_arm(msdu__caller *c);
 /* This rank's part in a round that is armed now. */
-msdu__contribution msdu__caller_contribution(const msdu__caller *c);
+msdu__contribution msdu__caller_contribution(const msdu__caller *c, uint32_t fragment);
 /* All tensors of a fragment are the communication thread's. */
 void msdu__caller_lend(const msdu__caller *c, uint32_t fragment);
 /* All that this step wants, whatever the trainer announced. */

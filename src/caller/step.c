@@ -45,7 +45,7 @@ static void open_due(msdu__caller *c)
                 .is_gradient = c->is_gradient,
                 .began_ns = msdu__cell_get(&c->hand->reports.step_start_ns),
             };
-            box_of(c, i)->contributions[f->armed & 1] = msdu__caller_contribution(c);
+            box_of(c, i)->contributions[f->armed & 1] = msdu__caller_contribution(c, i);
             f->armed++;
             msdu__handover_push(c->hand, &(msdu__event){.run = msdu__event_open, .number = i});
         }
@@ -67,9 +67,17 @@ void msdu__step_weigh(msdu__caller *c)
     for (uint32_t i = 0; !has_begun && i < c->model->fragment_count; i++) {
         const msdu__schedule *f = &c->schedules[i];
         if ((c->sync_mask >> i & 1U) != 0) {
-            box_of(c, i)->contributions[(f->armed - 1) & 1] = msdu__caller_contribution(c);
+            box_of(c, i)->contributions[(f->armed - 1) & 1] = msdu__caller_contribution(c, i);
         }
     }
+}
+
+/* Its next round begins with the next step. */
+static void begin_next(const msdu__caller *c, msdu__schedule *f)
+{
+    f->from_step = c->step + 1;
+    f->samples = c->draw.samples;
+    f->nominal = c->draw.nominal;
 }
 
 /* The decision of the round before the last armed one: known on every rank, or soon. */
@@ -85,7 +93,12 @@ static void take_decision(msdu__caller *c, uint32_t fragment)
     if (!msdu__ticket_is_there(&done)) {
         msdu__caller_block(c, &done);
     }
-    const msdu__decision *decision = &box->answers[(done.value - 1) & 1].decision;
+    const msdu__answer *answer = &box->answers[(done.value - 1) & 1];
+    const msdu__decision *decision = &answer->decision;
+    if (fragment == 0) {
+        msdu__draw_hear(&c->draw, c->job, c->step, box->rounds[(done.value - 1) & 1].step,
+                        answer->step_ns);
+    }
     f->interval = decision->interval;
     f->wire = decision->wire;
     f->delay_steps = decision->delay_steps;
@@ -134,7 +147,7 @@ static void enter_local(msdu__caller *c)
         f->wire = wire;
         f->delay_steps = delay;
         f->sync_step = c->step + (offset > 0 ? offset : 1);
-        f->from_step = c->step + 1;
+        begin_next(c, f);
     }
 }
 
@@ -205,7 +218,7 @@ static void plan_next_rounds(msdu__caller *c)
             return;
         }
         f->sync_step = c->is_gradient ? c->step + 1 : next_sync(c, f->interval, delay);
-        f->from_step = c->step + 1;
+        begin_next(c, f);
     }
 }
 
@@ -254,6 +267,7 @@ static void begin_round(msdu__caller *c)
 
 msdu_status msdu__step_end(msdu__caller *c)
 {
+    msdu__draw_count(&c->draw, c->step);
     msdu_status status = c->is_clocked ? msdu__boundary(c) : end_round(c);
     if (status != MSDU_OK) {
         return status;

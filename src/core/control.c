@@ -17,9 +17,10 @@
 
 static uint64_t round_hash(const msdu__fragment *f)
 {
-    uint32_t facts[6] = {(uint32_t)f->opened,     f->round.interval,    f->round.delay_steps,
-                         (uint32_t)f->round.wire, f->round.is_gradient, (uint32_t)f->round.step};
-    return msdu__plan_hash(facts, 6) ^ f->order.hash;
+    uint32_t facts[7] = {(uint32_t)f->opened,     f->round.interval,    f->round.delay_steps,
+                         (uint32_t)f->round.wire, f->round.is_gradient, (uint32_t)f->round.step,
+                         f->contribution.work};
+    return msdu__plan_hash(facts, 7) ^ f->order.hash;
 }
 
 /* What the kernels of all slices found, in slice order. */
@@ -176,6 +177,9 @@ static void publish_idle(msdu__engine *e, msdu__fragment *f)
         bool is_idle = f->control.of[rank].is_idle > 0;
         answer->is_any_idle = answer->is_any_idle || is_idle;
         answer->are_all_idle = answer->are_all_idle && is_idle;
+        if (answer->step_ns != NULL) {
+            answer->step_ns[rank] = f->control.of[rank].step_ns;
+        }
     }
     msdu__cell_set(&msdu__engine_mailbox(e, f)->heard, f->opened);
 }
@@ -189,7 +193,7 @@ static bool check_control(msdu__engine *e, msdu__fragment *f)
             msdu__fail(
                 MSDU_ERR_MISMATCH,
                 "ranks 0 and %d disagree about the round that ends with step %llu (number of "
-                "steps, interval, wire or plan)",
+                "steps, interval, wire, plan, or what msdu_next() was asked for)",
                 rank, (unsigned long long)f->round.step);
             msdu__handover_fail_last(e->hand, MSDU_ERR_MISMATCH);
             return false;

@@ -38,6 +38,7 @@ typedef struct msdu__contribution {
     bool is_idle;   /* no more input: its gradients are neither read nor written */
     bool is_missed; /* rounds by the clock: no step ended in time, so it gives zeros */
     uint32_t stale; /* rounds missed before, for which it gives less: 1 / (1 + stale) */
+    uint32_t work;  /* check of the piece that msdu_next() gave for the step; 0: none */
 } msdu__contribution;
 
 /* What came of a round. */
@@ -46,6 +47,7 @@ typedef struct msdu__answer {
     bool are_all_idle;
     msdu__decision decision; /* with `done` */
     msdu__tuning tuning;
+    double *step_ns; /* of each rank; with `heard`; NULL: another fragment's */
 } msdu__answer;
 
 /* Rounds by the clock (tick.h): whether this rank may still come to the open round. The cell holds

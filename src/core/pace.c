@@ -184,7 +184,8 @@ static void tell_climb(msdu__engine *e, const msdu__fragment *f, const msdu__rou
 void msdu__pace_climb(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats,
                       msdu__decision *next)
 {
-    bool is_asked = !e->ticks.is_on && e->job->ranks > 1 && !e->paces.is_told;
+    bool has_shares = f->contribution.work != 0; /* msdu_next() evens step times out, exactly */
+    bool is_asked = !e->ticks.is_on && e->job->ranks > 1 && !e->paces.is_told && !has_shares;
     next->is_clock = e->decision.is_clock;
     if (!is_asked || stats->step < e->job->interval_args.warmup_steps ||
         !msdu__ladder_wants_clock(&e->job->interval_args, stats, &e->paces.ladder)) {

@@ -29,6 +29,7 @@ static const pin sizes[] = {
     {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 152)},    {SIZE(msdu_launch, 32)},
     {SIZE(msdu_arrays, 40)},       {SIZE(msdu_rules, 152)},      {SIZE(msdu_recursion, 72)},
     {SIZE(msdu_exchange, 24)},     {SIZE(msdu_sums, 24)},        {SIZE(msdu_store, 40)},
+    {SIZE(msdu_work, 64)},
 };
 
 static const pin config_fields[] = {
@@ -290,6 +291,8 @@ START_TEST(init_macros_set_the_size_and_nothing_else)
     ck_assert_uint_eq(info.size, sizeof(info));
     msdu_resolved resolved = MSDU_RESOLVED_INIT;
     ck_assert_uint_eq(resolved.size, sizeof(resolved));
+    msdu_work work = MSDU_WORK_INIT;
+    ck_assert_uint_eq(work.size, sizeof(work));
     msdu_store store = MSDU_STORE_INIT;
     ck_assert_uint_eq(store.size, sizeof(store));
 }

@@ -14,6 +14,7 @@ from ._settings import Setting, settings
 
 if TYPE_CHECKING:
     from ._attach import Attachment, attach, summary
+    from ._batches import batches
     from ._summary import Row, Summary, plot
     from .ddp import DistributedDataParallel, HookState, comm_hook
 
@@ -26,6 +27,7 @@ __all__ = [
     "Setting",
     "Summary",
     "attach",
+    "batches",
     "comm_hook",
     "plot",
     "settings",
@@ -40,6 +42,7 @@ _LATER = {
     "DistributedDataParallel": "ddp",
     "HookState": "ddp",
     "attach": "_attach",
+    "batches": "_batches",
     "comm_hook": "ddp",
     "summary": "_attach",
     "Row": "_summary",

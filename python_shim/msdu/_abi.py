@@ -172,6 +172,23 @@ class Resolved(ctypes.Structure):
     ]
 
 
+class Work(ctypes.Structure):
+    """msdu_work."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("total", c_uint64),
+        ("batch", c_uint64),
+        ("ahead", c_uint64),
+        ("position", c_uint64),
+        ("step", c_uint64),
+        ("begin", c_uint64),
+        ("end", c_uint64),
+    ]
+
+
+AHEAD_MOST = 64  # of msdu_work.ahead
+
 _CTX = c_void_p
 # name: argument types of functions that return msdu_status.
 _STATUS_FUNCTIONS: dict[str, list[Any]] = {
@@ -188,6 +205,7 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "msdu_set_loss": [_CTX, c_double],
     "msdu_set_weight": [_CTX, c_double],
     "msdu_join": [_CTX],
+    "msdu_next": [_CTX, ctypes.POINTER(Work)],
     "msdu_synchronize": [_CTX],
     "msdu_sync_after_step": [_CTX],
     "msdu_local_drift_get": [_CTX, c_uint32, c_void_p],

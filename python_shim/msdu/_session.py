@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
@@ -480,6 +481,19 @@ class Session:
             self._close_step()
         self._context.call(self._context.lib.tensor_wait, _abi.ALL_TENSORS, _abi.PARAMETER)
         self._context.settle()
+
+    # --- batches that follow speed ---
+
+    @property
+    def next_step(self) -> int:
+        """The step that a batch fetched now is for."""
+        return int(self._counters().steps) + (1 if self.is_open else 0)
+
+    def draw(self, work: _abi.Work) -> None:
+        """msdu_next()."""
+        if self._is_alone:
+            work.step = 0  # the library counts none
+        self._context.call(self._context.lib.next, ctypes.byref(work))
 
     @property
     def is_over(self) -> bool:

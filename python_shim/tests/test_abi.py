@@ -56,6 +56,7 @@ def layout(name: str) -> dict[str, tuple[int, int]]:
         ("msdu_summary", _abi.SummaryStruct),
         ("msdu_setting_info", _abi.SettingInfo),
         ("msdu_resolved", _abi.Resolved),
+        ("msdu_work", _abi.Work),
     ],
 )
 def test_structs_lie_as_in_the_header(name: str, mirror: type[ctypes.Structure]) -> None:

@@ -10,7 +10,7 @@
 
 #include "engine.h"
 
-/* Room for what is told of ranks. */
+/* Room for what is told of ranks; anew where slices are cut anew, before there is a clock. */
 msdu_status msdu__pace_prepare(msdu__engine *e);
 /* Why there can be no rounds by the clock; NULL: there can. */
 const char *msdu__pace_obstacle(const msdu__engine *e);

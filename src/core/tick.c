@@ -37,7 +37,7 @@ msdu_status msdu__tick_prepare(msdu__engine *e)
                            "setting uneven = auto: no rounds by the clock, for %s", obstacle);
         }
     }
-    return msdu__pace_prepare(e);
+    return MSDU_OK;
 }
 
 msdu__outcome msdu__event_enter_clock(msdu__engine *e, void *subject, uint64_t number)

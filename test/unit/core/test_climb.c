@@ -203,7 +203,7 @@ static uint64_t slow_in_turn(int index, uint64_t step)
 
 START_TEST(a_slow_rank_brings_the_clock_on_all_ranks_at_once)
 {
-    run("uneven = auto", last_is_slow, 80);
+    run("uneven = auto", last_is_slow, 150);
     uint64_t entered = the_job.ranks[0].entered;
     ck_assert_uint_gt(entered, 12);
     for (int i = 0; i < RANKS; i++) {
@@ -231,7 +231,7 @@ START_TEST(the_clock_comes_in_local_steps_too)
 {
     the_job.has_gradients = false;
     run(_i == 0 ? "uneven = auto" : "uneven = auto\noverlap = delayed\nwire = int4", last_is_slow,
-        80);
+        300);
     for (int i = 0; i < RANKS; i++) {
         ck_assert_uint_gt(the_job.ranks[i].entered, 12);
         ck_assert_uint_eq(the_job.ranks[i].entered, the_job.ranks[0].entered);
@@ -283,7 +283,7 @@ END_TEST
 START_TEST(a_state_is_refused_only_by_the_clock)
 {
     size_t bytes = 0;
-    run("uneven = auto", last_is_slow, 80);
+    run("uneven = auto", last_is_slow, 150);
     msdu_ctx *first = the_job.ranks[0].ctx;
     ck_assert_int_eq(msdu_state_get(first, NULL, 0, &bytes), MSDU_ERR_STATE);
     first->caller.is_finished = false;

@@ -54,6 +54,7 @@ typedef struct msdu_host {
     /* Set the calling thread's error text and return `status`. From any thread. */
     msdu_status (*fail)(msdu_status status, const char *text);
     const msdu_store *store; /* what `rendezvous` store://[HOST] means; NULL: none was given */
+    const int32_t *names;    /* what texts call each rank; NULL: by its number */
 } msdu_host;
 
 typedef enum msdu_op_kind {

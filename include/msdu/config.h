@@ -184,6 +184,10 @@ typedef struct msdu_config {
     const char *clock_scale; /* clock: a rank that missed n rounds gives 1 / (1 + n) of its
                                 progress, to compare with staleness-aware SGD (1511.05950); no,
                                 yes */
+
+    /* hosts of several ranks */
+    const char *hosts; /* which ranks share a host: auto finds it, flat takes no notice of it, or
+                          this rank's host by name; auto, flat or a name */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

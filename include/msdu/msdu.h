@@ -170,6 +170,10 @@ typedef struct msdu_summary {
     uint64_t common_steps;   /* steps of the average rank, as of the latest round; pace schedules
                                 by these (setting uneven) */
     const char *state;       /* static; exact, local or clock: how ranks synchronize now */
+    uint64_t bytes_inside;   /* given to ranks of its host; not in bytes_sent */
+    uint32_t hosts;          /* of this job; 0: not known yet */
+    uint32_t carriers; /* ranks of each that exchange local steps with the other hosts, for all
+                          of the host (setting hosts); 0: all ranks are one group */
 } msdu_summary;
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)

@@ -145,6 +145,9 @@ class SummaryStruct(ctypes.Structure):
         ("straggler_ns", c_uint64),
         ("common_steps", c_uint64),
         ("state", c_char_p),
+        ("bytes_inside", c_uint64),
+        ("hosts", c_uint32),
+        ("carriers", c_uint32),
     ]
 
 

@@ -58,6 +58,9 @@ class Summary:
         straggler_ns: what ranks waited more, on average, for slower ones; nanoseconds.
         common_steps: steps of the average rank.
         state: how ranks synchronize now: ``exact``, ``local`` or ``clock``.
+        bytes_inside: payload that this rank gave to ranks of its host.
+        hosts: hosts of the job; 0: not known yet.
+        carriers: ranks of each that exchange local steps for all of it; 0: all ranks are one group.
         sent_steps: h of most rounds so far; 0: there was none.
         sent_wire: their number format.
         sent_domain: what they synchronized.
@@ -89,6 +92,9 @@ class Summary:
     straggler_ns: int = 0
     common_steps: int = 0
     state: str = "exact"
+    bytes_inside: int = 0
+    hosts: int = 0
+    carriers: int = 0
     sent_steps: int = 0
     sent_wire: str = ""
     sent_domain: str = ""

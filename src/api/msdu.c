@@ -7,6 +7,7 @@
 #include "checkpoint/state.h"
 #include "core/domain.h"
 #include "core/kernels.h"
+#include "core/levels.h"
 #include "core/memory.h"
 #include "core/progress.h"
 #include "guard.h"
@@ -26,6 +27,7 @@ static msdu_status load_backend(msdu_ctx *ctx, const char *name)
 
 static void init_owners(msdu_ctx *ctx)
 {
+    ctx->job.levels.inner = &msdu__backend_host;
     ctx->job.clock = msdu__clock_monotonic;
     ctx->job.rank = (int32_t)ctx->job.settings.rank;
     ctx->job.ranks = (int32_t)ctx->job.settings.ranks;
@@ -138,6 +140,7 @@ static msdu_status meet_others(msdu_ctx *ctx)
     msdu_status status = join_and_build(ctx);
     status = status == MSDU_OK ? msdu__agree(&ctx->engine) : status;
     status = status == MSDU_OK ? msdu__draw_prepare(&ctx->caller.draw, &ctx->hand, ctx->job.ranks) : status;
+    status = status == MSDU_OK ? msdu__hosts_find(&ctx->engine) : status;
     status = status == MSDU_OK ? msdu__reslice_probe(&ctx->engine) : status;
     return status == MSDU_OK ? open_files(ctx) : status;
 }
@@ -177,6 +180,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
     ctx->caller.is_clocked = ctx->engine.ticks.is_on;
     describe_start(ctx);
     if (ctx->job.starts_local) {
+        msdu__levels_set(&ctx->engine, true);
         msdu__domain_anchor(&ctx->engine);
     }
     if (msdu__kernels_settle(&ctx->engine) != MSDU_OK) {
@@ -294,6 +298,7 @@ void msdu_destroy(msdu_ctx *ctx)
                                     "it destroyed its context before msdu_finish()");
         }
         msdu__memory_release(&ctx->engine);
+        msdu__levels_close(&ctx->job);
         ctx->job.backend->close(ctx->job.comm);
     }
     if (msdu__cell_get(&ctx->hand.reports.start_ns) != 0) {

@@ -153,8 +153,8 @@ static void move_residual(const msdu__engine *e, const msdu__run *from, msdu__ru
 {
     bool is_sum = e->job->settings.reduce_sum != 0;
     float factor = is_sum ? 1.0F : (float)e->job->ranks;
-    uint64_t share = from->share_start[e->job->rank];
-    uint64_t share_end = share + from->share_count[e->job->rank];
+    uint64_t share = from->share_start[msdu__outer_rank(e)];
+    uint64_t share_end = share + from->share_count[msdu__outer_rank(e)];
     if (!from->has_residual || to->residual == NULL) {
         return;
     }
@@ -228,7 +228,7 @@ static old_cut take_old(msdu__engine *e)
         e->fragments[0].state = MSDU__FRAGMENT_IDLE;
         e->active_count = 0;
     }
-    e->queue.tail = e->queue.first = e->queue.second = e->queue.oldest = 0;
+    e->queue = (msdu__queue){.slices = e->queue.slices, .mask = e->queue.mask};
     return old;
 }
 

@@ -119,7 +119,7 @@ static void code_residual(msdu__engine *e, msdu__serial *c, uint32_t slice)
     msdu__serial_measure(c, "error feedback", &scale);
     code_memory(e, c, "error feedback", run->residual, e->model->slicing.slices[slice].count,
                 sizeof(*run->residual));
-    code_memory(e, c, "error feedback", run->owner_residual, run->share_count[e->job->rank],
+    code_memory(e, c, "error feedback", run->owner_residual, run->share_count[msdu__outer_rank(e)],
                 sizeof(*run->owner_residual));
     if (c->in != NULL && !c->is_dry) {
         run->has_residual = true;

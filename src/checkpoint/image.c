@@ -172,8 +172,8 @@ static void forget_rounds(msdu__caller *caller)
     for (uint32_t slice = 0; slice < caller->model->slicing.slice_count; slice++) {
         caller->engine->runs[slice].state = MSDU__RUN_IDLE;
     }
-    caller->engine->queue.tail = caller->engine->queue.first = caller->engine->queue.second =
-        caller->engine->queue.oldest = 0;
+    msdu__queue *queue = &caller->engine->queue;
+    *queue = (msdu__queue){.slices = queue->slices, .mask = queue->mask};
     caller->engine->active_count = 0;
 }
 

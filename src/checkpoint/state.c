@@ -7,6 +7,7 @@
 
 #include "core/blocking.h"
 #include "core/kernels.h"
+#include "core/levels.h"
 #include "core/progress.h"
 #include "core/tune.h"
 
@@ -224,6 +225,7 @@ static msdu_status check_content(msdu__caller *caller, const frame *f, msdu__ser
     }
     image->format = f->format;
     msdu__image_code(caller->model, c, image);
+    msdu__levels_set(caller->engine, image->is_local_entered);
     msdu__serial arrays = *c;
     arrays.bad = c->bad != NULL ? c->bad : msdu__image_check(caller, image);
     msdu__arrays_code(caller->engine, &arrays, image);
@@ -310,6 +312,9 @@ static msdu_status read_state(msdu__caller *caller, struct msdu__state_call *cal
         (void)msdu__reslice_cut(caller->engine,
                                 tuning); /* none takes its state: all are as they were */
         msdu__tune_begin(caller->engine);
+    }
+    if (agreed != MSDU_OK) {
+        msdu__levels_set(caller->engine, caller->job->starts_local);
     }
     if (status != MSDU_OK) {
         return msdu__fail_text(status, call->text); /* the cause, not that there is one */

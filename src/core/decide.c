@@ -111,6 +111,7 @@ void msdu__decide_repeat(msdu__engine *e, msdu__fragment *f)
     pthread_mutex_lock(&e->hand->lock);
     e->hand->summary.rounds += f->is_propagated ? 1 : 0;
     e->hand->summary.bytes_sent += f->bytes;
+    e->hand->summary.bytes_inside = e->inside_bytes;
     pthread_mutex_unlock(&e->hand->lock);
 }
 
@@ -150,6 +151,7 @@ void msdu__decide(msdu__engine *e, msdu__fragment *f)
     pthread_mutex_lock(&e->hand->lock);
     e->hand->summary.rounds++;
     e->hand->summary.bytes_sent += f->bytes;
+    e->hand->summary.bytes_inside = e->inside_bytes;
     /* as it was carried out: the decision is the next round's, or of the one after it */
     e->hand->summary.interval_steps = f->round.interval;
     e->hand->summary.wire = msdu__wire_at(f->round.wire)->name;

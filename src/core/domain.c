@@ -473,7 +473,8 @@ void msdu__domain_clear(msdu__engine *e, uint32_t slice, bool is_late)
     msdu_stage stage = is_late ? MSDU_STAGE_LATE : MSDU_STAGE_EARLY;
     if (run->has_residual) {
         fill(e, run->residual, 0, e->model->slicing.slices[slice].count * sizeof(float), stage);
-        fill(e, run->owner_residual, 0, run->share_count[e->job->rank] * sizeof(float), stage);
+        fill(e, run->owner_residual, 0, run->share_count[msdu__outer_rank(e)] * sizeof(float),
+             stage);
         run->has_residual = false;
     }
 }
@@ -486,7 +487,7 @@ void msdu__domain_keep(msdu__engine *e, uint32_t slice)
         copy(e, run->kept, run->residual, e->model->slicing.slices[slice].count * sizeof(float),
              MSDU_STAGE_EARLY);
         copy(e, run->owner_kept, run->owner_residual,
-             run->share_count[e->job->rank] * sizeof(float), MSDU_STAGE_EARLY);
+             run->share_count[msdu__outer_rank(e)] * sizeof(float), MSDU_STAGE_EARLY);
     }
 }
 
@@ -499,8 +500,8 @@ static void restore_residuals(msdu__engine *e, uint32_t slice)
     }
     copy(e, run->residual, run->kept, e->model->slicing.slices[slice].count * sizeof(float),
          MSDU_STAGE_LATE);
-    copy(e, run->owner_residual, run->owner_kept, run->share_count[e->job->rank] * sizeof(float),
-         MSDU_STAGE_LATE);
+    copy(e, run->owner_residual, run->owner_kept,
+         run->share_count[msdu__outer_rank(e)] * sizeof(float), MSDU_STAGE_LATE);
     run->has_residual = true;
 }
 
@@ -533,8 +534,8 @@ void msdu__domain_flush(msdu__engine *e, float *x, uint32_t slice, double factor
     }
     add(e, x, run->residual, e->model->slicing.slices[slice].count, factor);
     /* the mean's own residual, as this rank's contribution to a sum over all */
-    add(e, x + run->share_start[e->job->rank], run->owner_residual, run->share_count[e->job->rank],
-        factor * own);
+    add(e, x + run->share_start[msdu__outer_rank(e)], run->owner_residual,
+        run->share_count[msdu__outer_rank(e)], factor * own);
     msdu__domain_clear(e, slice, false);
 }
 

@@ -3,6 +3,8 @@
  */
 #include "engine.h"
 
+#include <stdlib.h>
+
 #define GRACE_NS 5000000000ULL /* a backend names the cause itself, if it can, by then */
 
 void msdu__engine_release(msdu__engine *e, uint32_t slice, msdu_what what)
@@ -36,10 +38,37 @@ msdu_status msdu__engine_start(msdu__engine *e, msdu_op *op, uint32_t lane, msdu
 {
     op->size = sizeof(*op);
     op->lane = lane;
-    op->sequence = e->lane_sequence[lane];
-    msdu_status status = e->job->backend->start(e->job->comm, op, req_out);
+    op->sequence = e->lane_sequence[op->group][lane];
+    const msdu__levels *levels = &e->job->levels;
+    uint32_t group = op->group;
+    msdu_status status = MSDU_OK;
+    if (group == MSDU_GROUP_HOST && levels->inner_comm != NULL) {
+        op->group = MSDU_GROUP_WORLD; /* to that backend, the host is the world */
+        status = levels->inner->start(levels->inner_comm, op, req_out);
+    } else {
+        status = e->job->backend->start(e->job->comm, op, req_out);
+    }
     if (status == MSDU_OK) {
-        e->lane_sequence[lane]++;
+        e->lane_sequence[group][lane]++;
     }
     return status;
+}
+
+msdu_status msdu__engine_test(const msdu__engine *e, uint32_t group, msdu_req *req)
+{
+    const msdu__levels *levels = &e->job->levels;
+    if (group == MSDU_GROUP_HOST && levels->inner_comm != NULL) {
+        return levels->inner->test(levels->inner_comm, req);
+    }
+    return e->job->backend->test(e->job->comm, req);
+}
+
+void msdu__levels_close(msdu__job *job)
+{
+    if (job->levels.inner_comm != NULL) {
+        job->levels.inner->close(job->levels.inner_comm);
+    }
+    job->levels.inner_comm = NULL;
+    free(job->levels.names);
+    job->levels.names = NULL;
 }

@@ -25,7 +25,9 @@ typedef struct msdu__queue {
     uint64_t mask;
     uint64_t tail;
     uint64_t first;  /* next to start */
+    uint64_t outer;  /* two levels: next to leave this host; else as `first` */
     uint64_t second; /* next whose all-gather may start */
+    uint64_t spread; /* two levels: next to be given to this host; else as `second` */
     uint64_t oldest; /* oldest not reduced */
 } msdu__queue;
 
@@ -99,7 +101,9 @@ typedef struct msdu__engine {
     bool slices_are_whole; /* one fragment holds all slices (gradient domain) */
     msdu__queue queue;
     msdu__link link;
-    uint64_t lane_sequence[2 * MSDU__LANES_MAX + 2];
+    bool is_two_level;     /* see levels.h */
+    uint64_t inside_bytes; /* given to ranks of this host */
+    uint64_t lane_sequence[MSDU_GROUPS][2 * MSDU__LANES_MAX + 2];
     msdu__interval_state interval_state;
     msdu__decision decision; /* the latest */
     msdu__tuner tuner;
@@ -125,6 +129,17 @@ static inline uint64_t msdu__engine_now(const msdu__engine *e)
 static inline uint32_t msdu__control_lane(const msdu__engine *e)
 {
     return (uint32_t)(2 * e->job->settings.lanes);
+}
+
+/* Owners of a slice's shares, and which of them this rank is. */
+static inline int32_t msdu__outer_ranks(const msdu__engine *e)
+{
+    return e->is_two_level ? e->job->levels.hosts : e->job->ranks;
+}
+
+static inline int32_t msdu__outer_rank(const msdu__engine *e)
+{
+    return e->is_two_level ? e->job->levels.host : e->job->rank;
 }
 
 /* Where tensors and slices are. */
@@ -154,6 +169,8 @@ static inline msdu__answer *msdu__engine_answer(msdu__engine *e, const msdu__fra
 /* --- engine.c --- */
 /* Start one backend operation on a lane. */
 msdu_status msdu__engine_start(msdu__engine *e, msdu_op *op, uint32_t lane, msdu_req **req_out);
+/* Test an operation of a group. */
+msdu_status msdu__engine_test(const msdu__engine *e, uint32_t group, msdu_req *req);
 /* ERR_TIMEOUT with text if an operation started then is past the deadline, else IN_PROGRESS. A
  * backend that knows the cause said so before; this is the last resort. */
 msdu_status msdu__engine_overdue(msdu__engine *e, uint64_t since_ns, const char *what);

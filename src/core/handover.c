@@ -198,6 +198,9 @@ void msdu__handover_end(msdu__handover *h)
         /* the text was written before the status, and stays */
         job->backend->abort(job->comm, status_of(h), h->failure.text);
     }
+    if (job->levels.inner_comm != NULL) {
+        job->levels.inner->abort(job->levels.inner_comm, status_of(h), h->failure.text);
+    }
     msdu__cell_set(&h->failure.stillness, 1);
     msdu__handover_wake(h);
 }

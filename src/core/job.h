@@ -12,6 +12,22 @@
 #include "interval/interval.h"
 #include "wire/wire.h"
 
+/* Hosts of a job, see core/levels.h. */
+typedef struct msdu__levels {
+    bool is_on;                /* local steps are exchanged over two levels */
+    int32_t hosts;             /* 0: not known */
+    int32_t host;              /* of this rank */
+    int32_t size;              /* ranks of this host */
+    int32_t index;             /* of this rank among them */
+    int32_t carriers;          /* first ranks of every host, as many as the smallest has */
+    int32_t most;              /* ranks of the largest host */
+    const msdu_backend *inner; /* for ranks that share memory; NULL: there is none */
+    msdu_comm *inner_comm;     /* NULL: the job's backend serves this group too */
+    msdu_host inner_host;
+    int32_t *names; /* numbers in the job, of this host's ranks */
+    char job[40];
+} msdu__levels;
+
 typedef struct msdu__job {
     msdu__settings settings;
     msdu__log log;
@@ -28,6 +44,7 @@ typedef struct msdu__job {
     bool starts_gradients; /* the first step is in the gradient domain */
     bool starts_local;     /* or in the parameter domain */
     bool may_clock;        /* rounds by the clock, from the start or later; see core/tick.h */
+    msdu__levels levels;
     msdu__chain chain;
     msdu__chain mean_chain; /* of rounds that are exact */
     const msdu__policy *policy;
@@ -35,6 +52,8 @@ typedef struct msdu__job {
 } msdu__job;
 
 uint64_t msdu__job_now(const msdu__job *job);
+/* End the group of this host, if there is one. */
+void msdu__levels_close(msdu__job *job);
 
 /* --- derive.c --- */
 /* Policy, correction and their arguments from the settings; fields that depend on tensors are set

@@ -9,8 +9,10 @@
 #include "domain.h"
 #include "issue_order.h"
 #include "kernels.h"
+#include "levels.h"
 #include "round.h"
 #include "tick.h"
+#include "transfer.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -161,137 +163,33 @@ static void flight_end(msdu__engine *e)
     }
 }
 
-static int wire_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice)
-{
-    int wire = e->runs[slice].is_state ? MSDU__WIRE_FLOAT32 : f->round.wire;
-    return msdu__wire_of(e->model->slicing.slices[slice].dtype, wire);
-}
-
-static msdu_exchange exchange_of(const msdu__engine *e, const msdu__fragment *f, uint32_t slice)
-{
-    bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
-    return (msdu_exchange){
-        .format = wire_of(e, f, slice),
-        .block = (uint32_t)e->job->settings.wire_block,
-        .ranks = e->job->ranks,
-        .factor = is_sum ? 1.0 : 1.0 / e->job->ranks,
-    };
-}
-
-/* A kernel over floats of a slice in flight. */
-static msdu_launch floats_at(const msdu__engine *e, msdu_stage stage, uint64_t count)
-{
-    return msdu__kernels_at(e, stage, MSDU_FLOAT32, count);
-}
-
-static uint64_t ring_bytes(const msdu__engine *e, uint64_t bytes)
-{
-    uint64_t ranks = (uint64_t)e->job->ranks;
-    return 2 * bytes * (ranks - 1) / ranks;
-}
-
-/*
- * Gradients of a device that are given out one by one, with nothing that is decided from how long
- * they took: then all of a slice's way is launched at once, and no API thread waits for the
- * network.
- */
-static uint32_t flags_of(const msdu__engine *e, const msdu__fragment *f)
-{
-    bool is_timed =
-        e->job->settings.domain != MSDU__DOMAIN_GRADIENT || e->job->interval_args.fixed_wire < 0;
-    bool is_chained =
-        e->job->device != NULL && e->job->settings.commit_tensor && f->round.is_gradient;
-    return is_chained && !is_timed ? MSDU_OP_CHAINED : 0;
-}
-
-/* Formats without error feedback send what others held back. */
-static void send_held(msdu__engine *e, msdu__fragment *f, uint32_t slice)
-{
-    bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
-    bool has_feedback = msdu__wire_at(wire_of(e, f, slice))->has_feedback;
-    if (!has_feedback && f->contribution.weight > 0) {
-        msdu__domain_flush(e, msdu__domain_buffer(e, f, slice), slice, 1,
-                           is_sum ? 1 : e->job->ranks);
-    }
-}
-
-static msdu_status start_whole(msdu__engine *e, msdu__fragment *f, uint32_t slice)
-{
-    const msdu__slice *cut = &e->model->slicing.slices[slice];
-    bool is_double = cut->dtype == MSDU_FLOAT64;
-    msdu_op op = {
-        .kind = MSDU_OP_ALLREDUCE,
-        .place = msdu__place(e->job),
-        .dtype = is_double ? MSDU_FLOAT64 : MSDU_FLOAT32,
-        .count = cut->count,
-        .recv = msdu__domain_buffer(e, f, slice),
-        .flags = flags_of(e, f),
-    };
-    e->runs[slice].times.bytes = ring_bytes(e, cut->count * (is_double ? 8 : 4));
-    return msdu__engine_start(e, &op, e->runs[slice].times.lane, &e->runs[slice].req);
-}
-
-static msdu_status start_exchange(msdu__engine *e, msdu__fragment *f, uint32_t slice)
-{
-    msdu__run *run = &e->runs[slice];
-    msdu__slot *slot = &e->slots[run->slot];
-    msdu_exchange x = exchange_of(e, f, slice);
-    const msdu__wire *wire = msdu__wire_at(x.format);
-    msdu_launch at = floats_at(e, MSDU_STAGE_EARLY, e->model->slicing.slices[slice].count);
-    uint64_t total = 0;
-    for (int32_t i = 0; i < e->job->ranks; i++) {
-        slot->share_bytes[i] = msdu__wire_bytes(wire, run->share_count[i], x.block);
-        total += slot->share_bytes[i];
-    }
-    const float *value = msdu__domain_buffer(e, f, slice);
-    /* a rank without weight sends nothing, not even what it held back */
-    bool has_weight = f->contribution.weight > 0;
-    float *residual = wire->has_feedback && has_weight ? run->residual : NULL;
-    if (residual != NULL) {
-        run->has_residual = true;
-        MSDU__KERNEL(e, sketch, &at, value, slice, run->found->sketch);
-    }
-    MSDU__KERNEL(e, encode, &at, &x, value, residual, slot->send, &run->found->residual);
-    msdu_op op = {
-        .kind = MSDU_OP_ALLTOALL,
-        .place = msdu__place(e->job),
-        .send = slot->send,
-        .recv = slot->received,
-        .shares = slot->share_bytes,
-        .flags = flags_of(e, f),
-    };
-    /* all other owners' shares once, then the own share to every other rank */
-    run->times.bytes = total - slot->share_bytes[e->job->rank] +
-                       slot->share_bytes[e->job->rank] * (uint64_t)(e->job->ranks - 1);
-    return msdu__engine_start(e, &op, run->times.lane, &run->req);
-}
-
 static bool start_slice(msdu__engine *e, uint32_t slice, uint32_t slot)
 {
     msdu__fragment *f = msdu__engine_fragment(e, slice);
     msdu__run *run = &e->runs[slice];
-    int32_t dtype = e->model->slicing.slices[slice].dtype;
     run->slot = slot;
     run->position = e->queue.first;
-    run->is_narrow = wire_of(e, f, slice) != MSDU__WIRE_FLOAT32 && dtype != MSDU_FLOAT64;
     run->times.round = f->opened;
     run->times.slice = slice;
     run->times.lane = (uint32_t)(e->queue.first % e->model->tuning.lanes);
     run->times.issued_ns = msdu__engine_now(e);
-    if (f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_SKIP) {
-        msdu__domain_keep(e, slice);
+    msdu__transfer_prepare(e, f, slice);
+    run->times.bytes = 0;
+    msdu_status status = MSDU_OK;
+    if (e->is_two_level) {
+        run->state = MSDU__RUN_HOST_SUM;
+        status = msdu__levels_sum(e, slice, msdu__domain_buffer(e, f, slice));
+    } else {
+        status = msdu__transfer_start(e, f, slice);
+        e->queue.outer++;
     }
-    send_held(e, f, slice);
-    msdu_status status = run->is_narrow ? start_exchange(e, f, slice) : start_whole(e, f, slice);
     if (status != MSDU_OK) {
         msdu__handover_fail_last(e->hand, status);
         return false;
     }
     e->slots[slot].is_used = true;
-    run->state = MSDU__RUN_FIRST;
     flight_begin(e);
     f->issued++;
-    f->bytes += run->times.bytes;
     return true;
 }
 
@@ -318,48 +216,80 @@ static bool start_first(msdu__engine *e)
     return did;
 }
 
-static bool start_gather(msdu__engine *e, uint32_t slice)
+/* Has the slice at this position come so far, or further? */
+static bool is_past(const msdu__engine *e, uint64_t position, msdu__run_state state)
 {
-    msdu__run *run = &e->runs[slice];
-    msdu__slot *slot = &e->slots[run->slot];
-    uint64_t own = 0;
-    for (int32_t i = 0; i < e->job->rank; i++) {
-        own += slot->share_bytes[i];
+    return e->runs[slice_at(e, position)].state >= state;
+}
+
+/* Two levels: sums of this host leave it in queue order, those that this rank carries. */
+static bool start_carried(msdu__engine *e)
+{
+    bool did = false;
+    while (e->is_two_level && e->queue.outer < e->queue.first) {
+        uint32_t slice = slice_at(e, e->queue.outer);
+        if (!is_past(e, e->queue.outer, MSDU__RUN_HOST_SUMMED)) {
+            break;
+        }
+        if (msdu__levels_carries(e, slice)) {
+            msdu_status status = msdu__transfer_start(e, msdu__engine_fragment(e, slice), slice);
+            if (status != MSDU_OK) {
+                msdu__handover_fail_last(e->hand, status);
+                return false;
+            }
+            flight_begin(e);
+        }
+        e->queue.outer++;
+        did = true;
     }
-    msdu_op op = {
-        .kind = MSDU_OP_ALLGATHER,
-        .place = msdu__place(e->job),
-        .send = slot->send + own,
-        .recv = slot->send,
-        .shares = slot->share_bytes,
-        .flags = flags_of(e, msdu__engine_fragment(e, slice)),
-    };
-    uint32_t lane = (uint32_t)e->job->settings.lanes + run->times.lane;
-    msdu_status status = msdu__engine_start(e, &op, lane, &run->req);
-    if (status != MSDU_OK) {
-        msdu__handover_fail_last(e->hand, status);
-        return false;
+    return did;
+}
+
+/* And means are given to this host in queue order. */
+static bool start_spread(msdu__engine *e)
+{
+    bool did = false;
+    while (e->is_two_level && e->queue.spread < e->queue.second) {
+        uint32_t slice = slice_at(e, e->queue.spread);
+        msdu__fragment *f = msdu__engine_fragment(e, slice);
+        bool is_mine = msdu__levels_carries(e, slice);
+        if (e->runs[slice].state != (is_mine ? MSDU__RUN_CARRIED : MSDU__RUN_HOST_SUMMED)) {
+            break;
+        }
+        e->runs[slice].state = MSDU__RUN_SPREAD;
+        msdu_status status = msdu__levels_spread(e, slice, msdu__domain_buffer(e, f, slice));
+        if (status != MSDU_OK) {
+            msdu__handover_fail_last(e->hand, status);
+            return false;
+        }
+        flight_begin(e);
+        e->queue.spread++;
+        did = true;
     }
-    run->state = MSDU__RUN_SECOND;
-    flight_begin(e);
-    return true;
+    return did;
 }
 
 /* All-gathers start in queue order too, on lanes of their own. */
 static bool start_second(msdu__engine *e)
 {
     bool did = false;
-    while (e->queue.second < e->queue.first) {
+    while (e->queue.second < e->queue.outer) {
         uint32_t slice = slice_at(e, e->queue.second);
         const msdu__run *run = &e->runs[slice];
-        if (run->is_narrow) {
+        if (run->is_narrow && msdu__levels_carries(e, slice)) {
             if (run->state != MSDU__RUN_SUMMED ||
-                !msdu__order_may_second(e, msdu__engine_fragment(e, slice)) ||
-                !start_gather(e, slice)) {
+                !msdu__order_may_second(e, msdu__engine_fragment(e, slice))) {
                 break;
             }
+            msdu_status status = msdu__transfer_gather(e, slice);
+            if (status != MSDU_OK) {
+                msdu__handover_fail_last(e->hand, status);
+                return false;
+            }
+            flight_begin(e);
         }
         e->queue.second++;
+        e->queue.spread += e->is_two_level ? 0 : 1;
         did = true;
     }
     return did;
@@ -385,33 +315,13 @@ static void slice_reduced(msdu__engine *e, uint32_t slice)
     msdu__engine_release(e, slice, MSDU_GRADIENT);
 }
 
-/* Is there anything in the sum of all contributions to the own share? Waits for the kernel. */
-static bool is_empty(msdu__engine *e, uint32_t slice)
+/* Two levels: at its carrier first, then on this host. */
+static void mean_is_here(msdu__engine *e, uint32_t slice)
 {
-    const msdu__run *run = &e->runs[slice];
-    msdu_launch at = floats_at(e, MSDU_STAGE_LATE, run->share_count[e->job->rank]);
-    run->found->summed.update_sq = 0;
-    MSDU__KERNEL(e, norm, &at, e->slots[run->slot].sum, &run->found->summed);
-    return msdu__kernels_settle(e) == MSDU_OK && run->found->summed.update_sq == 0;
-}
-
-/* Sum of all contributions to the own share, encoded behind those of the owners before. */
-static void sum_share(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
-{
-    const msdu__run *run = &e->runs[slice];
-    const msdu__slot *slot = &e->slots[run->slot];
-    msdu_exchange x = exchange_of(e, f, slice);
-    msdu_launch at = floats_at(e, MSDU_STAGE_LATE, run->share_count[e->job->rank]);
-    uint8_t *out = slot->send;
-    for (int32_t i = 0; i < e->job->rank; i++) {
-        out += slot->share_bytes[i];
-    }
-    bool may_be_void = f->contribution.weight == 0;
-    float *residual = msdu__wire_at(x.format)->has_feedback ? run->owner_residual : NULL;
-    MSDU__KERNEL(e, reduce, &at, &x, slot->received, may_be_void ? NULL : residual, slot->sum, out);
-    /* if no rank has weight the mean is dropped, and what it held back with it: not sent */
-    if (may_be_void && residual != NULL && !is_empty(e, slice)) {
-        MSDU__KERNEL(e, reduce, &at, &x, slot->received, residual, slot->sum, out);
+    if (e->is_two_level && e->runs[slice].state != MSDU__RUN_SPREAD) {
+        e->runs[slice].state = MSDU__RUN_CARRIED;
+    } else {
+        slice_reduced(e, slice);
     }
 }
 
@@ -419,31 +329,34 @@ static void phase_done(msdu__engine *e, uint32_t slice)
 {
     msdu__fragment *f = msdu__engine_fragment(e, slice);
     msdu__run *run = &e->runs[slice];
-    msdu__slot *slot = &e->slots[run->slot];
     flight_end(e);
-    if (!run->is_narrow) {
-        slice_reduced(e, slice);
+    if (run->state == MSDU__RUN_HOST_SUM) {
+        run->state = MSDU__RUN_HOST_SUMMED;
+        return;
+    }
+    if (!run->is_narrow || run->state == MSDU__RUN_SPREAD) {
+        mean_is_here(e, slice);
         return;
     }
     if (run->state == MSDU__RUN_FIRST) {
-        sum_share(e, f, slice);
+        msdu__transfer_sum(e, f, slice);
         run->state = MSDU__RUN_SUMMED;
         return;
     }
-    msdu_exchange x = exchange_of(e, f, slice);
-    msdu_launch at = floats_at(e, MSDU_STAGE_LATE, e->model->slicing.slices[slice].count);
-    MSDU__KERNEL(e, decode, &at, &x, slot->send, msdu__domain_buffer(e, f, slice));
-    slice_reduced(e, slice);
+    msdu__transfer_decode(e, f, slice);
+    mean_is_here(e, slice);
 }
 
 /* Test one slice in flight; false if nothing changed. */
 static bool test_slice(msdu__engine *e, uint32_t slice)
 {
     msdu__run *run = &e->runs[slice];
-    if (run->state != MSDU__RUN_FIRST && run->state != MSDU__RUN_SECOND) {
+    bool is_inside = run->state == MSDU__RUN_HOST_SUM || run->state == MSDU__RUN_SPREAD;
+    if (run->state != MSDU__RUN_FIRST && run->state != MSDU__RUN_SECOND && !is_inside) {
         return false;
     }
-    msdu_status status = e->job->backend->test(e->job->comm, run->req);
+    msdu_status status =
+        msdu__engine_test(e, is_inside ? MSDU_GROUP_HOST : MSDU_GROUP_WORLD, run->req);
     if (status == MSDU_IN_PROGRESS) {
         status = msdu__engine_overdue(e, run->times.issued_ns, "a slice");
     }
@@ -462,8 +375,8 @@ static bool test_slice(msdu__engine *e, uint32_t slice)
 static bool is_in_flight(const msdu__engine *e, uint64_t position)
 {
     const msdu__run *run = &e->runs[slice_at(e, position)];
-    return run->position == position && run->state >= MSDU__RUN_FIRST &&
-           run->state <= MSDU__RUN_SECOND;
+    return run->position == position && run->state > MSDU__RUN_CAPTURED &&
+           run->state < MSDU__RUN_REDUCED;
 }
 
 static bool test_slices(msdu__engine *e)
@@ -475,7 +388,7 @@ static bool test_slices(msdu__engine *e)
             return false;
         }
     }
-    while (e->queue.oldest < e->queue.second && !is_in_flight(e, e->queue.oldest)) {
+    while (e->queue.oldest < e->queue.spread && !is_in_flight(e, e->queue.oldest)) {
         e->queue.oldest++;
     }
     return did;
@@ -536,8 +449,9 @@ static uint64_t sleep_limit(msdu__engine *e, bool did)
 
 uint64_t msdu__engine_advance(void *user)
 {
-    static bool (*const parts[])(msdu__engine *) = {take_events, msdu__tick_advance, start_first,
-                                                    test_slices, start_second,       step_rounds};
+    static bool (*const parts[])(msdu__engine *) = {take_events,   msdu__tick_advance, start_first,
+                                                    start_carried, test_slices,        start_second,
+                                                    start_spread,  step_rounds};
     msdu__engine *e = user;
     bool did_any = false;
     bool did = true;

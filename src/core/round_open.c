@@ -4,6 +4,7 @@
 
 #include "domain.h"
 #include "kernels.h"
+#include "levels.h"
 
 #include <string.h>
 
@@ -27,6 +28,7 @@ void msdu__round_orders(msdu__engine *e)
 void msdu__round_enter_local(msdu__engine *e)
 {
     msdu__domain_anchor(e);
+    msdu__levels_set(e, true);
     e->slices_are_whole = false;
     msdu__round_orders(e);
     for (uint32_t slice = 0; slice < e->model->slice_bound; slice++) {

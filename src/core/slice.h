@@ -11,10 +11,14 @@ typedef enum msdu__run_state {
     MSDU__RUN_IDLE,
     MSDU__RUN_OPEN,     /* its round is open, its tensors are not all ready */
     MSDU__RUN_CAPTURED, /* buf holds what is to be reduced */
-    MSDU__RUN_FIRST,    /* allreduce, or the all-to-all of a narrow wire, in flight */
-    MSDU__RUN_SUMMED,   /* own share is summed, the all-gather waits for its turn */
-    MSDU__RUN_SECOND,   /* all-gather in flight */
-    MSDU__RUN_REDUCED,  /* buf holds the mean */
+    MSDU__RUN_HOST_SUM, /* two levels: the sum over this host in flight */
+    MSDU__RUN_HOST_SUMMED,
+    MSDU__RUN_FIRST,   /* allreduce, or the all-to-all of a narrow wire, in flight */
+    MSDU__RUN_SUMMED,  /* own share is summed, the all-gather waits for its turn */
+    MSDU__RUN_SECOND,  /* all-gather in flight */
+    MSDU__RUN_CARRIED, /* two levels: the mean is here, the host does not have it yet */
+    MSDU__RUN_SPREAD,  /* on its way to the host */
+    MSDU__RUN_REDUCED, /* buf holds the mean */
 } msdu__run_state;
 
 /* What kernels over a slice found, beside the sums of a capture; in memory that a device reaches.
@@ -47,6 +51,7 @@ typedef struct msdu__run {
     float *kept;           /* both as they were before the present round; NULL: never needed */
     float *owner_kept;
     msdu_recursion_state recursion;
+    const uint64_t *shares[2];   /* of a flat exchange, of two levels: elements, then starts */
     const uint64_t *share_count; /* elements by owner */
     const uint64_t *share_start;
     msdu_req *req;
@@ -58,10 +63,11 @@ typedef struct msdu__run {
 /* Buffers of a slice in flight. */
 typedef struct msdu__slot {
     bool is_used;
-    uint8_t *send;         /* encoded slice; after phase 1 the gathered slice */
-    uint8_t *received;     /* contributions to the own share */
-    float *sum;            /* own share */
-    uint64_t *share_bytes; /* by owner */
+    uint8_t *send;          /* encoded slice; after phase 1 the gathered slice */
+    uint8_t *received;      /* contributions to the own share */
+    float *sum;             /* own share */
+    uint64_t *share_bytes;  /* by owner */
+    uint64_t *spread_bytes; /* by rank of this host */
 } msdu__slot;
 
 #endif

@@ -92,6 +92,11 @@ void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
         add(&out, "\nmissed %llu rounds by the clock, and came in later ones",
             (unsigned long long)summary->missed);
     }
+    if (summary->carriers > 0) {
+        add(&out, "\n%u hosts, %u ranks of each exchange local steps for all of it; inside it ",
+            summary->hosts, summary->carriers);
+        add_bytes(&out, summary->bytes_inside);
+    }
     add(&out, "\nh %llu, drift %.3g, divergence %.3g, last reason: %.*s",
         (unsigned long long)summary->interval_steps, summary->drift, summary->divergence,
         (int)sizeof(summary->reason), or_none(summary->reason));

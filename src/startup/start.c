@@ -3,6 +3,7 @@
 #include "startup.h"
 
 #include "core/cut.h"
+#include "core/levels.h"
 #include "core/memory.h"
 #include "core/pace.h"
 #include "core/round.h"
@@ -138,25 +139,46 @@ static msdu_status place_arenas(msdu__engine *e)
     return MSDU_OK;
 }
 
+/* Owners of shares in the exchange between hosts. */
+static uint64_t hosts_of(const msdu__engine *e)
+{
+    return e->job->levels.is_on ? (uint64_t)e->job->levels.hosts : (uint64_t)e->job->ranks;
+}
+
+static void place_share(const msdu__engine *e, uint32_t slice, int32_t owners, uint64_t *count)
+{
+    msdu__exchange_shares(e->model->slicing.slices[slice].count,
+                          (uint32_t)e->job->settings.wire_block, owners, count, count + owners);
+}
+
+/* The largest own share that this slice may have. */
+static uint64_t own_most(const msdu__engine *e, uint32_t slice)
+{
+    const msdu__run *run = &e->runs[slice];
+    uint64_t flat = run->shares[0][e->job->rank];
+    uint64_t outer = e->job->levels.is_on ? run->shares[1][e->job->levels.host] : 0;
+    return flat > outer ? flat : outer;
+}
+
 /* Shares of every slice by owner, and the second residual, which covers the own shares only. */
 static msdu_status place_shares(msdu__engine *e)
 {
     uint64_t ranks = (uint64_t)e->job->ranks;
-    uint64_t *table =
-        msdu__memory_block(e, 2 * ranks * e->model->slicing.slice_count * sizeof(uint64_t));
+    uint64_t *table = msdu__memory_block(e, 2 * (ranks + hosts_of(e)) *
+                                                e->model->slicing.slice_count * sizeof(uint64_t));
     if (table == NULL) {
         return msdu__memory_none(e, "shares");
     }
     uint64_t own = 0;
     for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
-        uint64_t *count = table + 2 * ranks * slice;
-        msdu__exchange_shares(e->model->slicing.slices[slice].count,
-                              (uint32_t)e->job->settings.wire_block, e->job->ranks, count,
-                              count + ranks);
-        e->runs[slice].share_count = count;
-        e->runs[slice].share_start = count + ranks;
-        own += count[e->job->rank];
+        uint64_t *count = table + 2 * (ranks + hosts_of(e)) * slice;
+        place_share(e, slice, e->job->ranks, count);
+        place_share(e, slice, (int32_t)hosts_of(e), count + 2 * ranks);
+        e->runs[slice].shares[0] = count;
+        e->runs[slice].shares[1] = count + 2 * ranks;
+        own += own_most(e, slice);
     }
+    msdu__levels_set(e, e->is_two_level);
     float *residual = uses_feedback(e) ? msdu__memory_slices(e, own * sizeof(float)) : NULL;
     float *kept = keeps_feedback(e) ? msdu__memory_slices(e, own * sizeof(float)) : NULL;
     if ((uses_feedback(e) && residual == NULL) || (keeps_feedback(e) && kept == NULL)) {
@@ -168,7 +190,7 @@ static msdu_status place_shares(msdu__engine *e)
         if (run->residual != NULL) {
             run->owner_residual = residual + own;
             run->owner_kept = kept == NULL ? NULL : kept + own;
-            own += run->share_count[e->job->rank];
+            own += own_most(e, slice);
         }
     }
     return MSDU_OK;
@@ -180,9 +202,12 @@ static uint64_t encoded_bytes(const msdu__engine *e, const msdu__slice *cut)
 {
     uint64_t most = 0;
     for (int wire = MSDU__WIRE_FLOAT32 + 1; wire < MSDU__WIRE_COUNT; wire++) {
-        uint64_t bytes = msdu__exchange_bytes(msdu__wire_at(wire), cut->count,
-                                              (uint32_t)e->job->settings.wire_block, e->job->ranks);
-        most = bytes > most ? bytes : most;
+        uint32_t block = (uint32_t)e->job->settings.wire_block;
+        uint64_t flat = msdu__exchange_bytes(msdu__wire_at(wire), cut->count, block, e->job->ranks);
+        uint64_t outer =
+            msdu__exchange_bytes(msdu__wire_at(wire), cut->count, block, (int32_t)hosts_of(e));
+        most = flat > most ? flat : most;
+        most = outer > most ? outer : most;
     }
     return most; /* float32 is reduced in place */
 }
@@ -194,7 +219,9 @@ static msdu_status place_slots(msdu__engine *e)
     for (uint32_t slice = 0; slice < e->model->slicing.slice_count; slice++) {
         uint64_t bytes = encoded_bytes(e, &e->model->slicing.slices[slice]);
         encoded = bytes > encoded ? bytes : encoded;
-        uint64_t own = e->runs[slice].share_count[0];
+        const msdu__run *run = &e->runs[slice]; /* no rank owns more than rank 0 */
+        uint64_t own =
+            run->shares[0][0] > run->shares[1][0] ? run->shares[0][0] : run->shares[1][0];
         share = own > share ? own : share;
     }
     uint32_t window =
@@ -211,11 +238,19 @@ static msdu_status place_slots(msdu__engine *e)
         slot->received = slot->send + encoded;
         slot->sum = msdu__memory_slices(e, share * sizeof(float));
         slot->share_bytes = msdu__memory_block(e, (uint64_t)e->job->ranks * sizeof(uint64_t));
-        if (slot->sum == NULL || slot->share_bytes == NULL) {
+        slot->spread_bytes = msdu__memory_block(e, (uint64_t)e->job->ranks * sizeof(uint64_t));
+        if (slot->sum == NULL || slot->share_bytes == NULL || slot->spread_bytes == NULL) {
             return msdu__memory_none(e, "slices in flight");
         }
     }
     return MSDU_OK;
+}
+
+/* Hosts are known after the first build: what their exchange needs besides. */
+msdu_status msdu__start_levels(msdu__engine *e)
+{
+    msdu_status status = place_shares(e);
+    return status == MSDU_OK ? place_slots(e) : status;
 }
 
 static msdu_status place_fragments(msdu__engine *e)

@@ -23,6 +23,8 @@ typedef struct msdu__lines {
 } msdu__lines;
 /* Move a and b to the first difference and set the lengths; false: there is none. */
 bool msdu__agree_first_difference(msdu__lines *lines);
+/* --- hosts.c --- */
+msdu_status msdu__hosts_find(msdu__engine *e); /* who is on which host; two levels, if so */
 /* --- host.c --- */
 msdu_status
 msdu__start_join(msdu__engine *e); /* join the group; blocks until all ranks are there */
@@ -31,6 +33,7 @@ msdu__start_join(msdu__engine *e); /* join the group; blocks until all ranks are
 msdu_status msdu__start_build(msdu__engine *e); /* slice and allocate */
 /* Slices, their tables and memory, as e->model->tuning says; again where slices are cut anew. */
 msdu_status msdu__start_tables(msdu__engine *e);
+msdu_status msdu__start_levels(msdu__engine *e); /* once two levels are known of */
 /* Names of slices, for the trace, to be freed; NULL: no memory. */
 const char **msdu__start_names(const msdu__engine *e);
 

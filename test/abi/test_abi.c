@@ -23,8 +23,8 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 528)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 320)},
-    {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 128)},       {SIZE(msdu_op, 72)},
+    {SIZE(msdu_config, 536)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 336)},
+    {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 136)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 96)},      {SIZE(msdu_local_drift, 64)}, {SIZE(msdu_resolved, 1032)},
     {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 152)},    {SIZE(msdu_launch, 32)},
     {SIZE(msdu_arrays, 40)},       {SIZE(msdu_rules, 152)},      {SIZE(msdu_recursion, 72)},
@@ -100,6 +100,7 @@ static const pin config_fields[] = {
     {FIELD(msdu_config, clock_grace, 504)},
     {FIELD(msdu_config, clock_bound, 512)},
     {FIELD(msdu_config, clock_scale, 520)},
+    {FIELD(msdu_config, hosts, 528)},
 };
 
 static const pin tensor_desc_fields[] = {
@@ -138,6 +139,9 @@ static const pin summary_fields[] = {
     {FIELD(msdu_summary, straggler_ns, 296)},
     {FIELD(msdu_summary, common_steps, 304)},
     {FIELD(msdu_summary, state, 312)},
+    {FIELD(msdu_summary, bytes_inside, 320)},
+    {FIELD(msdu_summary, hosts, 328)},
+    {FIELD(msdu_summary, carriers, 332)},
 };
 
 static const pin setting_info_fields[] = {

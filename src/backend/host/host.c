@@ -37,7 +37,7 @@ static void hear_end(struct msdu_comm *comm, int32_t rank)
 {
     if (msdu__cell_get(&comm->head->left[rank]) == 0) {
         msdu__host_fail(comm, MSDU_ERR_PEER_LOST, "rank %" PRId32 " was lost (its process ended)",
-                        rank);
+                        msdu__host_name(comm, rank));
     }
     (void)close(comm->peers[rank]);
     comm->peers[rank] = -1;
@@ -200,7 +200,7 @@ static void host_close(msdu_comm *comm)
     if (comm->in_flight > 0) {
         msdu__host_fail(comm, MSDU_ERR_PEER_LOST,
                         "rank %" PRId32 " was lost (it left the group with operations in flight)",
-                        comm->rank);
+                        msdu__host_name(comm, comm->rank));
     }
     say_goodbye(comm);
     comm_free(comm);
@@ -306,7 +306,7 @@ static void host_abort(msdu_comm *comm, msdu_status status, const char *why)
         msdu__host_fail(comm, status, "%s", said);
     } else {
         msdu__host_fail(comm, MSDU_ERR_PEER_LOST, "rank %" PRId32 " was lost (it aborted: %s)",
-                        comm->rank, said);
+                        msdu__host_name(comm, comm->rank), said);
     }
     ring_self(comm);
 }

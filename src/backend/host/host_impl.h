@@ -100,6 +100,11 @@ void msdu__host_fail(const struct msdu_comm *comm, msdu_status status, const cha
 /* The group's status; its text is head->text. */
 msdu_status msdu__host_status(const struct msdu_comm *comm);
 
+/* What texts call a rank. */
+int32_t msdu__host_name(const struct msdu_comm *comm, int32_t rank);
+/* The ranks with marks, as a text. Returns how many there are. */
+int32_t msdu__host_list(const struct msdu_comm *comm, const bool *marks, char *text, size_t bytes);
+
 /* --- host_move.c: operations --- */
 /* Get on with the first operations of all lanes, as far as the others let us. */
 void msdu__host_advance(struct msdu_comm *comm);

@@ -165,7 +165,7 @@ static msdu_status admit_all(struct msdu_comm *comm, int listener)
 {
     char names[128];
     char span[32];
-    bool is_there[MSDU__HOST_RANKS] = {true};
+    bool is_missing[MSDU__HOST_RANKS] = {false};
     uint64_t until_ns = msdu__clock_now() + comm->host->deadline_ns;
     while (count_peers(comm) < comm->ranks - 1 && await(listener, until_ns)) {
         int file = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -177,9 +177,9 @@ static msdu_status admit_all(struct msdu_comm *comm, int listener)
         return MSDU_OK;
     }
     for (int32_t rank = 1; rank < comm->ranks; rank++) {
-        is_there[rank] = comm->peers[rank] >= 0;
+        is_missing[rank] = comm->peers[rank] < 0;
     }
-    (void)msdu__rank_list(is_there, false, comm->ranks, names, sizeof(names));
+    (void)msdu__host_list(comm, is_missing, names, sizeof(names));
     msdu__span_text(comm->host->deadline_ns, span, sizeof(span));
     (void)snprintf(comm->why, sizeof(comm->why), "host: %s did not join job %.100s within %s",
                    names, comm->host->job, span);
@@ -257,8 +257,8 @@ static msdu_status call(struct msdu_comm *comm, uint64_t until_ns)
         if (msdu__clock_now() >= until_ns) {
             msdu__span_text(comm->host->deadline_ns, span, sizeof(span));
             (void)snprintf(text, sizeof(text),
-                           "host: rank 0 did not join job %.100s on this host within %s",
-                           comm->host->job, span);
+                           "host: rank %" PRId32 " did not join job %.100s within %s",
+                           msdu__host_name(comm, 0), comm->host->job, span);
             return comm->host->fail(MSDU_ERR_TIMEOUT, text);
         }
         (void)nanosleep(&pause, NULL);

@@ -176,9 +176,9 @@ static bool is_agreed(const struct msdu_comm *comm, const msdu_op *op)
     for (int32_t rank = 0; rank < comm->ranks; rank++) {
         uint64_t print = msdu__cell_get(msdu__host_print(comm, op->lane, rank, op->sequence));
         if (print != own) {
-            msdu__differ_text((struct msdu__said){comm->rank, own},
-                              (struct msdu__said){rank, (uint32_t)print}, op->sequence, op->lane,
-                              text, sizeof(text));
+            msdu__differ_text((struct msdu__said){msdu__host_name(comm, comm->rank), own},
+                              (struct msdu__said){msdu__host_name(comm, rank), (uint32_t)print},
+                              op->sequence, op->lane, text, sizeof(text));
             msdu__host_fail(comm, MSDU_ERR_MISMATCH, "%s", text);
             return false;
         }
@@ -251,7 +251,8 @@ static void check_left(const struct msdu_comm *comm, const msdu_op *op)
     for (int32_t rank = 0; rank < comm->ranks; rank++) {
         if (msdu__cell_get(&comm->head->left[rank]) != 0 &&
             msdu__cell_get(&msdu__host_rank(comm, op->lane, rank)->posted) <= op->sequence) {
-            msdu__host_fail(comm, MSDU_ERR_PEER_LOST, "rank %" PRId32 " was lost (it left)", rank);
+            msdu__host_fail(comm, MSDU_ERR_PEER_LOST, "rank %" PRId32 " was lost (it left)",
+                            msdu__host_name(comm, rank));
         }
     }
 }
@@ -272,7 +273,7 @@ static void check_deadline(const struct msdu_comm *comm, const struct msdu_req *
     /* a rank that was killed while it wrote a cause will not end its text */
     (void)msdu__cell_change(&comm->head->failure, 1, 0);
     msdu__span_text(comm->host->deadline_ns, span, sizeof(span));
-    if (msdu__rank_list(is_behind, true, comm->ranks, names, sizeof(names)) > 0) {
+    if (msdu__host_list(comm, is_behind, names, sizeof(names)) > 0) {
         msdu__host_fail(comm, MSDU_ERR_TIMEOUT,
                         "%s did not reach operation %" PRIu64 " of lane %" PRIu32 " within %s",
                         names, op->sequence, op->lane, span);

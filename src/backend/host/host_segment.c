@@ -2,6 +2,7 @@
 /* The segment that the ranks of a host share: what lies where, and how the group ends. */
 #include "host_impl.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -51,6 +52,29 @@ unsigned char *msdu__host_buffer(const struct msdu_comm *comm, uint32_t lane, in
 {
     size_t number = 2 * index_of(comm, lane, rank) + (size_t)(piece & 1);
     return (unsigned char *)comm->head + buffers_at(comm) + number * MSDU__HOST_PIECE;
+}
+
+int32_t msdu__host_name(const struct msdu_comm *comm, int32_t rank)
+{
+    return comm->host->names == NULL ? rank : comm->host->names[rank];
+}
+
+int32_t msdu__host_list(const struct msdu_comm *comm, const bool *marks, char *text, size_t bytes)
+{
+    int32_t count = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int32_t rank = 0; rank < comm->ranks; rank++) {
+        count += marks[rank] ? 1 : 0;
+    }
+    for (int32_t rank = 0; rank < comm->ranks && used + 16 < bytes; rank++) {
+        if (marks[rank]) {
+            const char *before = used > 0 ? ", " : count == 1 ? "rank " : "ranks ";
+            used += (size_t)snprintf(text + used, bytes - used, "%s%" PRId32, before,
+                                     msdu__host_name(comm, rank));
+        }
+    }
+    return count;
 }
 
 void msdu__host_ring(const struct msdu_comm *comm)

@@ -44,16 +44,17 @@ static void code_plan(msdu__engine *e, msdu__serial *c, const msdu__image *image
     }
 }
 
-/* In format 4 ranks told neither how long they were queued nor a hash. */
+/* In format 4 ranks told neither how long they were queued, nor steps and missed rounds, nor a hash.
+ */
 static void code_message_4(msdu__serial *c, msdu__control *said)
 {
-    const size_t left_out = offsetof(msdu__control, queued_ns);
-    const size_t rest = offsetof(msdu__control, loss);
-    const size_t end = offsetof(msdu__control, hash);
-    msdu__serial_array(c, "message", said, left_out / sizeof(double), sizeof(double));
-    msdu__serial_array(c, "message", &said->loss, (end - rest) / sizeof(double), sizeof(double));
+    const size_t first = offsetof(msdu__control, queued_ns);
+    const size_t second = offsetof(msdu__control, steps) - offsetof(msdu__control, loss);
+    msdu__serial_array(c, "message", said, first / sizeof(double), sizeof(double));
+    msdu__serial_array(c, "message", &said->loss, second / sizeof(double), sizeof(double));
+    msdu__serial_array(c, "message", said->check, 2, sizeof(double));
     if (!c->is_dry) {
-        said->queued_ns = said->hash[0] = said->hash[1] = 0;
+        said->queued_ns = said->steps = said->missed = said->hash[0] = said->hash[1] = 0;
     }
 }
 

@@ -123,18 +123,15 @@ static void tell(msdu__engine *e, int32_t rank)
     p->told_step_ns = p->step_ns;
 }
 
+/* Of ranks without input as well: the number never falls. */
 static void count_steps(msdu__engine *e, const msdu__fragment *f)
 {
     double steps = 0;
-    double ranks = 0;
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
-        steps += f->control.of[rank].is_idle == 0 ? f->control.of[rank].steps : 0;
-        ranks += f->control.of[rank].is_idle == 0 ? 1 : 0;
+        steps += f->control.of[rank].steps;
     }
     pthread_mutex_lock(&e->hand->lock);
-    if (ranks > 0) {
-        e->hand->summary.common_steps = (uint64_t)(steps / ranks);
-    }
+    e->hand->summary.common_steps = (uint64_t)(steps / e->job->ranks);
     pthread_mutex_unlock(&e->hand->lock);
 }
 
@@ -156,7 +153,7 @@ void msdu__pace_watch(msdu__engine *e, const msdu__fragment *f)
 
 bool msdu__pace_decide(msdu__engine *e, const msdu__round_stats *stats, msdu__decision *next)
 {
-    msdu__ladder_learn(stats, &e->paces.ladder);
+    msdu__ladder_learn(stats, e->ticks.is_on, &e->paces.ladder);
     if (!e->ticks.is_on || e->job->settings.uneven != MSDU__UNEVEN_AUTO) {
         return false;
     }

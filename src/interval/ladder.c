@@ -17,6 +17,7 @@
 #define LINK_MARGIN 1.1
 #define SAME_ERROR  1.04 /* as in divergence.c: no difference that trials could tell */
 #define GAIN_ERROR  0.7
+#define SHORTER     0.8 /* a try to keep to the error budget */
 
 static void blend(double *smooth, double value, double most)
 {
@@ -28,7 +29,7 @@ static double median(const msdu__round_stats *stats)
     return stats->times[(stats->time_count - 1) / 2];
 }
 
-void msdu__ladder_learn(const msdu__round_stats *stats, msdu__ladder *ladder)
+void msdu__ladder_learn(const msdu__round_stats *stats, bool is_clocked, msdu__ladder *ladder)
 {
     /* not of the slowest: that may be the one with the hiccup */
     double step = stats->time_count > 0 ? median(stats) : (double)stats->step_ns;
@@ -39,7 +40,9 @@ void msdu__ladder_learn(const msdu__round_stats *stats, msdu__ladder *ladder)
         return;
     }
     blend(&ladder->straggler_ns, (double)stats->straggler_ns, most);
-    blend(&ladder->passes_ns, (double)stats->wait_ns + (double)stats->straggler_ns, most);
+    if (is_clocked) { /* before, slow ranks were waited for */
+        blend(&ladder->passes_ns, (double)stats->wait_ns + (double)stats->straggler_ns, most);
+    }
 }
 
 double msdu__ladder_waits(const msdu__round_stats *stats, const msdu__ladder *ladder)
@@ -68,14 +71,14 @@ typedef struct option {
     int wire; /* negative: none */
 } option;
 
-static double period(const msdu__interval_args *args, const msdu__round_stats *stats,
-                     const msdu__ladder *ladder, int wire)
+/* What an exchange and a step take: shorter rounds gain nothing. */
+static double least_period(const msdu__interval_args *args, const msdu__round_stats *stats,
+                           int wire)
 {
-    double step = median(stats);
     double link = LINK_MARGIN * msdu__interval_sync_ns(args, stats, wire);
-    double floor_ns = fmax(args->clock_period * step, ladder->passes_ns / args->target_overhead);
 
-    return fmin(fmax(floor_ns, link), args->interval_max * step);
+    return fmin(fmax(args->clock_period, link / median(stats)), args->interval_max) *
+           median(stats);
 }
 
 static double error_of(const msdu__drift *drift, const option *o)
@@ -98,6 +101,24 @@ static double error_of(const msdu__drift *drift, const option *o)
     return sum / stats->time_count;
 }
 
+/* So long that passes keep to the target; but not over the error budget, unless speed goes first.
+ */
+static option option_of(const msdu__drift *drift, const msdu__ladder *ladder, int wire)
+{
+    const msdu__interval_args *args = drift->args;
+    double least = least_period(args, &drift->stats, wire);
+    double most = fmax(least, args->interval_max * median(&drift->stats));
+    option o = {.wire = wire,
+                .period_ns = fmin(fmax(least, ladder->passes_ns / args->target_overhead), most)};
+
+    o.error = error_of(drift, &o);
+    while (!args->prefer_speed && o.error > drift->budget && o.period_ns > least) {
+        o.period_ns = fmax(least, SHORTER * o.period_ns);
+        o.error = error_of(drift, &o);
+    }
+    return o;
+}
+
 static bool is_allowed(const msdu__interval_args *args, int wire)
 {
     return args->fixed_wire >= 0 ? wire == args->fixed_wire
@@ -110,12 +131,10 @@ static option search(const msdu__drift *drift, const msdu__ladder *ladder, int l
     option best = {.wire = -1};
 
     for (int wire = 0; (uint32_t)wire < drift->args->wire_count; wire++) {
-        option o = {.wire = wire};
         if (!is_allowed(drift->args, wire)) {
             continue;
         }
-        o.period_ns = period(drift->args, &drift->stats, ladder, wire);
-        o.error = error_of(drift, &o);
+        option o = option_of(drift, ladder, wire);
         *now = wire == last ? o : *now;
         bool is_narrower = best.wire >= 0 && o.error <= SAME_ERROR * best.error &&
                            drift->args->wires[wire].bits < drift->args->wires[best.wire].bits;

@@ -25,8 +25,8 @@ typedef struct msdu__ladder {
     uint32_t heard;
 } msdu__ladder;
 
-/* Learn from a round. */
-void msdu__ladder_learn(const msdu__round_stats *stats, msdu__ladder *ladder);
+/* Learn from a round, by the clock or by steps. */
+void msdu__ladder_learn(const msdu__round_stats *stats, bool is_clocked, msdu__ladder *ladder);
 /* Share of time waited for slower ranks. */
 double msdu__ladder_waits(const msdu__round_stats *stats, const msdu__ladder *ladder);
 /* After a round by steps: is more waited for slow ranks than the target, and was for long enough?

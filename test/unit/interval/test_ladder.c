@@ -102,7 +102,7 @@ static void group_run(group *g, int rounds, double (*time_ms)(int rank, int roun
     for (int end = g->round + rounds; g->round < end; g->round++) {
         msdu__round_stats stats = round_of(g, time_ms);
         msdu__decision d = decide("divergence", &g->args, &stats, &g->state);
-        msdu__ladder_learn(&stats, &g->ladder);
+        msdu__ladder_learn(&stats, false, &g->ladder);
         bool wants = msdu__ladder_wants_clock(&g->args, &stats, &g->ladder);
         g->climbed = wants && g->climbed == 0 ? g->round : g->climbed;
         bool is_left = d.interval > 1 || d.wire != FLOAT32;
@@ -199,6 +199,33 @@ START_TEST(rounds_are_at_their_floor)
 }
 END_TEST
 
+/* The target would be 25 steps, the error budget is that of few. */
+START_TEST(passes_do_not_lead_beyond_the_error_budget)
+{
+    clocked c = clocked_new(1, 1);
+    c.ladder.passes_ns = 0.03 * 2.5e8;
+    clocked_run(&c, 50);
+    ck_assert_double_lt(c.now.period_ns, 1e8); /* the budget is measured in the same rounds */
+    ck_assert_double_ge(c.now.period_ns, 1e7);
+    c.args.prefer_speed = true;
+    clocked_run(&c, 1);
+    ck_assert_double_eq_tol(c.now.period_ns, 2.5e8, 1);
+}
+END_TEST
+
+/* What was waited for slow ranks before is no pass over parameters. */
+START_TEST(rounds_by_steps_tell_nothing_of_passes)
+{
+    msdu__ladder ladder = {.heard = 1000};
+    msdu__round_stats stats = default_stats(1);
+    stats.straggler_ns = 100000000;
+    msdu__ladder_learn(&stats, false, &ladder);
+    ck_assert(ladder.straggler_ns > 0 && ladder.passes_ns == 0);
+    msdu__ladder_learn(&stats, true, &ladder);
+    ck_assert_double_gt(ladder.passes_ns, 0);
+}
+END_TEST
+
 START_TEST(a_slow_link_is_met_by_fewer_bits_and_a_longer_round)
 {
     clocked c = clocked_new(60, 4);
@@ -262,6 +289,8 @@ int main(void)
     suite_table(tcase, slow_ranks_are_told_from_a_slow_network, speeds);
     tcase_add_test(tcase, a_slow_network_is_no_slow_rank);
     tcase_add_test(tcase, rounds_are_at_their_floor);
+    tcase_add_test(tcase, passes_do_not_lead_beyond_the_error_budget);
+    tcase_add_test(tcase, rounds_by_steps_tell_nothing_of_passes);
     tcase_add_test(tcase, a_slow_link_is_met_by_fewer_bits_and_a_longer_round);
     tcase_add_test(tcase, the_error_is_the_mean_over_ranks);
     tcase_add_test(tcase, nothing_is_decided_from_nothing);

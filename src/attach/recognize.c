@@ -371,7 +371,8 @@ static void take_pattern(msdu__recognizer *r, uint32_t period)
     }
     r->unmet_count = 0;
     r->again_steps = r->again_count = 0;
-    r->has_moved = r->has_alternated = r->has_left = false;
+    r->has_moved = r->has_alternated = false;
+    r->left_at = 0;
     memset(r->is_away, 0, sizeof(r->is_away));
 }
 
@@ -421,7 +422,12 @@ bool msdu__recognize_is_contradicted(const msdu__recognizer *r)
 
 bool msdu__recognize_is_mistaken(const msdu__recognizer *r)
 {
-    return has_evidence(r) && r->has_left;
+    return has_evidence(r) && r->left_at > 0;
+}
+
+bool msdu__recognize_was_mistaken(const msdu__recognizer *r)
+{
+    return has_evidence(r) && r->left_at > 0 && r->left_at < r->total;
 }
 
 bool msdu__recognize_is_blind(const msdu__recognizer *r)
@@ -519,8 +525,9 @@ static void look_at_memory(msdu__recognizer *r, const msdu__call *call)
     bool *is_away = &r->is_away[r->position];
     r->has_alternated = r->has_alternated || (is_home && *is_away);
     *is_away = !is_home;
-    r->has_left =
-        r->has_left || (!is_home && (r->doubt > MSDU__DOUBT_SAID || r->is_twin[r->position]));
+    if (!is_home && r->left_at == 0 && (r->doubt > MSDU__DOUBT_SAID || r->is_twin[r->position])) {
+        r->left_at = r->total;
+    }
     for (uint32_t i = 0; !is_home && i < r->pattern_count && !r->has_moved; i++) {
         r->has_moved = r->pattern[i].memory == call->memory && is_same(&r->pattern[i], call);
     }

@@ -127,7 +127,7 @@ typedef struct msdu__recognizer {
     uint32_t stray_steps;   /* in a row with strays */
     bool has_moved;         /* a gradient came from where another one of its size lies */
     bool has_alternated;    /* or came from elsewhere, and then from where it was learned */
-    bool has_left;          /* or from elsewhere at all, if its memory is what tells it */
+    uint64_t left_at;       /* `total` when its memory was elsewhere, if only that tells it; 0 */
     bool has_twins;         /* two of the pattern are of one size */
     uint32_t unmet_count;   /* a period that is found, but is not what the user wants ... */
     uint32_t unmet_sums;    /* ... and with its small ones; 0: none */
@@ -160,6 +160,8 @@ bool msdu__recognize_is_contradicted(const msdu__recognizer *r);
 /* Likewise for local steps, which need a gradient's own memory in every step: of what moved nobody
  * knows whose it is. */
 bool msdu__recognize_is_mistaken(const msdu__recognizer *r);
+/* The same before the latest call, which may be an average behind the last step. */
+bool msdu__recognize_was_mistaken(const msdu__recognizer *r);
 /* Has the pattern held for so long that local steps may build on it? Equal on all ranks, who ask
  * each other for contradictions then. */
 bool msdu__recognize_is_proven(const msdu__recognizer *r);

@@ -133,14 +133,16 @@ void msdu__stream_check(msdu__stream *stream)
     const bool is_guarded = msdu__attach_engine_is_guarded(&stream->engine);
     const bool is_due = is_guarded || msdu__recognize_is_due(r, stream->engine.steps,
                                                              stream->engine.is_accumulated);
-    const bool is_wrong = stream->engine.is_accumulated ? msdu__recognize_is_mistaken(r)
-                                                        : msdu__recognize_is_contradicted(r);
+    const bool is_over = msdu__attach_engine_is_over(&stream->engine);
+    const bool is_wrong = is_over                         ? msdu__recognize_was_mistaken(r)
+                          : stream->engine.is_accumulated ? msdu__recognize_is_mistaken(r)
+                                                          : msdu__recognize_is_contradicted(r);
     if (is_due && !msdu__stream_agree(stream, !is_wrong)) {
         msdu__stream_contradict(stream);
         return;
     }
     guard(stream, is_guarded);
-    if (!stream->has_failed && msdu__attach_engine_is_over(&stream->engine)) {
+    if (!stream->has_failed && is_over) {
         end_local(stream);
     }
 }

@@ -178,7 +178,9 @@ static bool is_mistaken(msdu__track *track)
                               "what was taken for a step is a part of one, and local steps "
                               "made ranks differ; use MSDU_DOMAIN=gradient, or say "
                               "MSDU_ATTACH_TENSORS");
-    } else if (is_local && msdu__recognize_is_mistaken(r)) {
+    } else if (is_local &&
+               (msdu__attach_engine_is_over(&track->engine) ? msdu__recognize_was_mistaken(r)
+                                                            : msdu__recognize_is_mistaken(r))) {
         msdu__track_fail_with(track,
                               "under local steps gradients of one size came in another order, "
                               "or from other memory: ranks have moved apart; use "

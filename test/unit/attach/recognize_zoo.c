@@ -154,7 +154,9 @@ void zoo_draw(zoo_trainer *t, uint64_t seed)
     draw_habits(t);
     t->is_counted = seed % 4 > 0;
     t->is_said = one_of(t, 5);
-    t->has_swap = t->change_step != UINT32_MAX && !t->is_unseen && one_of(t, 2);
+    /* in buffers that belong to places, and not to tensors, nobody can see it: documented */
+    t->has_swap =
+        t->change_step != UINT32_MAX && !t->is_unseen && one_of(t, 2) && t->memory != ZOO_BY_KIND;
 }
 
 /* --- a step --- */

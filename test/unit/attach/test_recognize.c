@@ -195,6 +195,8 @@ START_TEST(a_gradient_that_leaves_its_memory_ends_the_proof)
             expect_steps(r, later, 4, 1);
             /* the user's number tells it where no other has its size */
             ck_assert_int_eq(msdu__recognize_is_mistaken(r), said == 0 || moved < 2);
+            ck_assert_int_eq(msdu__recognize_was_mistaken(r),
+                             msdu__recognize_is_mistaken(r) && moved < 2);
             ck_assert(!msdu__recognize_is_contradicted(r)); /* it may be new memory of its own */
             free(r);
         }

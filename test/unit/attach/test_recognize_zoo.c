@@ -196,6 +196,9 @@ static void see(watch *w, const zoo_trainer *t, zoo_event *const events[RANKS], 
     } else if (verdict == MSDU__CALL_BREAKS) {
         w->breaks += w->is_taking ? 1 : 0;
         w->has_failed = w->has_failed || (w->is_local && is_contradicted(w, true));
+        for (int k = 0; k < RANKS && w->is_taking; k++) {
+            w->r[k]->tensors_wanted = 0; /* as attaching does */
+        }
         end_life(w);
         if (w->breaks >= BREAKS) {
             close_all(w);

@@ -42,7 +42,7 @@ def like(part: torch.Tensor, whole: Any) -> torch.Tensor:
 
 
 def place(tensor: Any) -> str:
-    """Which part this is; empty for a whole tensor. Ranks that differ in it must not be averaged."""
+    """Which part this is, in which ranks of a group must not differ; empty for a whole tensor."""
     if not is_part(tensor):
         return ""
     kinds = ", ".join(str(kind) for kind in tensor.placements)
@@ -55,7 +55,7 @@ def is_whole_of(now: Any, param: Any) -> bool:
 
 
 def align(param: torch.Tensor) -> None:
-    """A gradient that torch left distributed in another way than its parameter, as the parameter."""
+    """A gradient that torch left in another form than its parameter (a sum that is due): in its."""
     grad: Any = param.grad
     if grad is not None and grad.placements != param.placements:  # type: ignore[attr-defined]
         param.grad = grad.redistribute(placements=param.placements)  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def check(
     nothing over them?
 
     Args:
-        named: parameters and buffers.
+        named: parameters and buffers, some of them parts.
         process_group: of torch.distributed; None: the default group.
         settings: of the caller.
 
@@ -107,8 +107,6 @@ def check(
         msdu.Error: MSDU_ERR_UNSUPPORTED, with the form that works.
     """
     parts = [(name, tensor) for name, tensor in named if is_part(tensor)]
-    if not parts:
-        return
     if process_group is None and "ranks" in settings:
         raise _abi.Error(
             _abi.ERR_INVALID,

@@ -144,7 +144,7 @@ class Gradients:
             if not self._is_queued:
                 self._queue()
             if self.mode == EXCHANGE:
-                self._came(index, slot)
+                self._announce(index, slot)
             elif self._is_queued:
                 self.mode = IGNORE  # it is noted that a backward pass runs: until its end
 
@@ -164,9 +164,6 @@ class Gradients:
 
     def _engine_ends(self) -> None:
         self.end()
-
-    def _came(self, index: int, slot: _tensors.Slot) -> None:
-        self._announce(index, slot)
 
     def _announce(self, index: int, slot: _tensors.Slot) -> None:
         grad = slot.grad

@@ -96,10 +96,11 @@ class Session:
         settings, second_moments = _settings.split(settings)
         self._given = (settings, process_group)
         _settings.check(settings)
-        named = [*model.named_parameters(), *model.named_buffers()]
-        _dtensor.check(named, process_group, settings)
         slots = self._trained()
+        named = [*model.named_parameters(), *model.named_buffers()]
+        named += [(slot.name, slot.param) for slot in slots]  # an optimizer may own more
         if any(_dtensor.is_part(tensor) for _, tensor in named):
+            _dtensor.check(named, process_group, settings)
             self._be_sharded()
         device = _device.of((slot.name, slot.device) for slot in slots)
         given = _choose.settings(settings, self.optimizers, device)
@@ -154,7 +155,8 @@ class Session:
             raise _abi.Error(
                 _abi.ERR_UNSUPPORTED, "the model is sharded: only msdu.attach() can follow that"
             )
-        if self.optimizers and not set(self._of_optimizers()) & set(map(id, self.model.parameters())):
+        known = set(map(id, self.model.parameters()))
+        if self.optimizers and known.isdisjoint(self._of_optimizers()):
             raise _tensors.invalid(
                 "the optimizer owns no parameter of the sharded model: make it after fully_shard()"
             )

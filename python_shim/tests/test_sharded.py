@@ -4,6 +4,7 @@ torch's own HSDP, or as averaging by torch."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import nets
@@ -48,7 +49,7 @@ def all_cases() -> dict[Any, tuple[torch.Tensor, torch.Tensor, Any]]:
 
 
 def test_every_step_equals_hsdp_and_local_ones_averages_by_torch() -> None:
-    for found in ranks.run(all_cases, ranks=4):
+    for found in ranks.run(all_cases, ranks=4, seconds=300):
         for (_, interval), (ours, theirs, counted) in found.items():
             if interval == 1:  # two summands a time: there is one way to round
                 assert torch.equal(ours, theirs)
@@ -93,14 +94,15 @@ def accumulate(model: Any, optimizer: Any, run: Any) -> int:
     return 4 if run is None else run.summary().steps
 
 
-def twice(model: Any, optimizer: Any, run: Any) -> None:
-    """Two forward passes before the backward pass: torch reduces twice into the same memory."""
-    for step in range(5):
+def keep(model: Any, optimizer: Any, run: Any) -> None:
+    """Micro-batches that are kept from the exchange between replicas only."""
+    for step in range(4):
         optimizer.zero_grad()
-        loss = nets.loss_of(model, *nets.batch(dist.get_rank(), step))
-        if step != 1:
-            loss = loss + nets.loss_of(model, *nets.batch(dist.get_rank(), 100 + step))
-        loss.backward()
+        for part in range(3):
+            if run is None:
+                model.set_requires_all_reduce(part == 2)
+            with run.no_sync() if run is not None and part < 2 else nullcontext():
+                nets.loss_of(model, *nets.batch(dist.get_rank(), 3 * step + part)).backward()
         optimizer.step()
 
 
@@ -114,8 +116,9 @@ def evaluate(model: Any, optimizer: Any, run: Any) -> None:
             run.synchronize()
 
 
-def plainly(model: Any, optimizer: Any, run: Any) -> None:
+def plainly(model: Any, optimizer: Any, run: Any) -> int:
     nets.train(model, optimizer, range(5), dist.get_rank())
+    return 5 if run is None else run.summary().steps
 
 
 def by_root(mesh: Any) -> Any:
@@ -138,6 +141,22 @@ class Two(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(self.first(x))  # type: ignore[no-any-return]
+
+
+class Again(nn.Module):
+    """A layer that runs twice in a forward pass."""
+
+    def __init__(self, mesh: Any) -> None:
+        super().__init__()
+        from torch.distributed.fsdp import fully_shard
+
+        torch.manual_seed(4)
+        self.layer = fully_shard(nn.Linear(nets.FEATURES, nets.FEATURES), mesh=mesh)
+        self.last = fully_shard(nn.Linear(nets.FEATURES, nets.CLASSES), mesh=mesh)
+        fully_shard(self, mesh=mesh)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layer(torch.tanh(self.layer(x))))  # type: ignore[no-any-return]
 
 
 def after_a_forward(mesh: Any) -> Any:
@@ -169,7 +188,8 @@ def partly_frozen(mesh: Any) -> Any:
 AROUND: dict[str, tuple[Any, Any]] = {
     "clip": (by_layer, clip),
     "accumulate": (by_layer, accumulate),
-    "twice": (by_layer, twice),
+    "keep": (by_layer, keep),
+    "again": (Again, plainly),
     "evaluate": (by_layer, evaluate),
     "root": (by_root, plainly),
     "two": (Two, plainly),
@@ -186,7 +206,7 @@ def around() -> dict[str, Any]:
 
 
 def test_what_happens_around_a_step_equals_hsdp() -> None:
-    for found in ranks.run(around, ranks=4):
+    for found in ranks.run(around, ranks=4, seconds=300):
         for name, (ours, theirs, got, wanted) in found.items():
             assert torch.equal(ours, theirs), name
             assert got == wanted, name

@@ -78,7 +78,7 @@ def test_exact_until_a_slow_rank_is_waited_for() -> None:
         assert all(same)
         assert result["entered"] == results[0]["entered"] > 12
         assert result["waits"][0] > result["waits"][1]
-    # of the median rank, which is one of the two fast ones
+    # of the average rank
     fast = max(results[0]["steps"], results[1]["steps"])
     assert results[2]["steps"] < results[2]["common"] <= fast
 

@@ -162,9 +162,9 @@ static bool run_once(rank_state *s, int path)
 }
 
 /*
- * A narrow wire is right in the mean over rounds: error feedback brings what a round left out. All
- * elements are wrong where the means of as many rounds are farther from the truth, relative to it,
- * than what the format may still hold back.
+ * A compressed wire is right in the mean over rounds: error feedback brings what a round left out.
+ * All elements are wrong where the means of as many rounds are farther from the truth, relative to
+ * it, than what the format may still hold back.
  */
 static bool check_narrow(rank_state *s, uint32_t size, const msdu__wire *wire)
 {

@@ -139,7 +139,8 @@ static msdu_status meet_others(msdu_ctx *ctx)
 {
     msdu_status status = join_and_build(ctx);
     status = status == MSDU_OK ? msdu__agree(&ctx->engine) : status;
-    status = status == MSDU_OK ? msdu__draw_prepare(&ctx->caller.draw, &ctx->hand, ctx->job.ranks) : status;
+    status = status == MSDU_OK ? msdu__draw_prepare(&ctx->caller.draw, &ctx->hand, ctx->job.ranks)
+                               : status;
     status = status == MSDU_OK ? msdu__hosts_find(&ctx->engine) : status;
     status = status == MSDU_OK ? msdu__reslice_probe(&ctx->engine) : status;
     return status == MSDU_OK ? open_files(ctx) : status;

@@ -65,7 +65,7 @@ static msdu_config settings_of(const msdu__attach_engine *engine, const char *ba
     return config;
 }
 
-/* Only float32 has narrow formats; drift keeps the trainer's own precision. */
+/* Only float32 has compressed formats; drift keeps the trainer's own precision. */
 static bool is_widened(const msdu__attach_engine *engine, const msdu__grad *grad)
 {
     return grad->is_double && !engine->is_accumulated;

@@ -36,7 +36,7 @@ static inline uint64_t msdu__call_bytes(const msdu__call *call)
 
 typedef struct msdu__grad {
     void *user;  /* host: where the trainer wants the sum; NULL: nothing under way */
-    float *wide; /* host: a float64 gradient on a narrow wire: its float32 copy */
+    float *wide; /* host: a float64 gradient on a compressed wire: its float32 copy */
     uint64_t count;
     int32_t kind;   /* of the call */
     bool is_double; /* of the trainer */

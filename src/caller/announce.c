@@ -140,7 +140,7 @@ void msdu__caller_block(msdu__caller *c, const msdu__ticket *ticket)
 {
     uint64_t blocked = msdu__handover_wait(c->hand, ticket);
     c->step_blocked_ns += blocked;
-    /* at once: the next control message tells it */
+    /* at once: the next statistics message tells it */
     (void)msdu__cell_add(&c->hand->reports.blocked_ns, blocked);
 }
 
@@ -227,7 +227,7 @@ bool msdu__caller_hear(msdu__caller *c, uint32_t fragment, uint64_t round)
 {
     const msdu__ticket ticket = {.counter = &c->hand->fragments[fragment].heard,
                                  .value = round,
-                                 .what = "the control messages of a round"};
+                                 .what = "the statistics messages of a round"};
     if (!msdu__ticket_is_there(&ticket)) {
         msdu__caller_block(c, &ticket);
     }

@@ -73,7 +73,7 @@ msdu_status msdu__caller_wait_free(msdu__caller *c, uint32_t id, uint32_t what);
 msdu_status msdu__caller_wait_alone(msdu__caller *c, uint32_t id, bool is_now);
 /* Block, and count it as waiting for the network. */
 void msdu__caller_block(msdu__caller *c, const msdu__ticket *ticket);
-/* Wait until the control messages of this round (from 1) have arrived; false: a failure. */
+/* Wait until the statistics messages of this round (from 1) have arrived; false: a failure. */
 bool msdu__caller_hear(msdu__caller *c, uint32_t fragment, uint64_t round);
 /* Results that are due now: from here the parameters are the library's until they are applied. */
 void msdu__caller_apply_due(msdu__caller *c);
@@ -119,7 +119,7 @@ msdu_status msdu__boundary_join(msdu__caller *c);
 msdu_status msdu__reslice_probe(msdu__engine *e);
 /* Change where all ranks do. */
 void msdu__reslice_due(msdu__caller *c);
-/* About to leave the gradient domain: the cut of the wire that comes, which then stays. */
+/* About to leave the gradient domain: the slicing of the wire that comes, which then stays. */
 void msdu__reslice_last(msdu__caller *c, int wire);
 /* Change now, between two steps. */
 msdu_status msdu__reslice_to(msdu__caller *c, msdu__tuning wanted);

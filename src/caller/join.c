@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank without input: it goes through the steps of the others with weight 0, and knows from their
- * control messages when no rank has any input left. Runs on the API thread.
+ * statistics messages when no rank has any input left. Runs on the API thread.
  *
  * All ranks stop after the same step: whoever is in here waits, after a step in which ranks met,
  * for the messages of that round, and all of them say the same on all ranks.

@@ -5,7 +5,7 @@
  *
  * Only gradients are cut anew: between two of their rounds nothing is kept by slice but error
  * feedback and measured times. Only on the host, in one fragment, and where neither the backend's
- * sums nor the wire that was asked for depend on the cut: bits must not depend on time.
+ * sums nor the wire that was asked for depend on the slicing: bits must not depend on time.
  */
 #include "caller.h"
 
@@ -115,17 +115,17 @@ void msdu__reslice_last(msdu__caller *c, int wire)
 
 /* --- cutting anew --- */
 
-/* The cut before, while what belongs to its elements moves. */
-typedef struct old_cut {
+/* The slicing before, while what belongs to its elements moves. */
+typedef struct old_slicing {
     msdu__slicing slicing;
     msdu__run *runs;
     msdu__control *control;
     void **blocks;
     uint32_t block_count;
     bool is_open; /* the next round, of which nothing was announced */
-} old_cut;
+} old_slicing;
 
-/* A piece of a tensor under both cuts. */
+/* A piece of a tensor under both slicings. */
 typedef struct overlap {
     uint64_t old_at; /* elements, within the old slice */
     uint64_t new_at;
@@ -179,7 +179,7 @@ static void move_times(const msdu__run *from, uint64_t old_count, msdu__run *to,
 }
 
 /* Every new slice that holds a piece of an old slice's segment. */
-static void move_segment(msdu__engine *e, const old_cut *old, uint32_t slice, uint32_t segment,
+static void move_segment(msdu__engine *e, const old_slicing *old, uint32_t slice, uint32_t segment,
                          uint64_t old_base)
 {
     const msdu__segment *from = &old->slicing.segments[segment];
@@ -201,7 +201,7 @@ static void move_segment(msdu__engine *e, const old_cut *old, uint32_t slice, ui
     }
 }
 
-static void move_elements(msdu__engine *e, const old_cut *old)
+static void move_elements(msdu__engine *e, const old_slicing *old)
 {
     for (uint32_t slice = 0; slice < old->slicing.slice_count; slice++) {
         const msdu__slice *cut = &old->slicing.slices[slice];
@@ -213,14 +213,14 @@ static void move_elements(msdu__engine *e, const old_cut *old)
     }
 }
 
-static old_cut take_old(msdu__engine *e)
+static old_slicing take_old(msdu__engine *e)
 {
-    old_cut old = {.slicing = e->model->slicing,
-                   .runs = e->runs,
-                   .control = e->fragments[0].control.of,
-                   .blocks = e->model->memory.blocks,
-                   .block_count = e->model->memory.block_count,
-                   .is_open = e->active_count > 0};
+    old_slicing old = {.slicing = e->model->slicing,
+                       .runs = e->runs,
+                       .control = e->fragments[0].control.of,
+                       .blocks = e->model->memory.blocks,
+                       .block_count = e->model->memory.block_count,
+                       .is_open = e->active_count > 0};
     e->model->memory.blocks = NULL;
     e->model->memory.block_count = 0;
     if (old.is_open) { /* it is opened again */
@@ -232,7 +232,7 @@ static old_cut take_old(msdu__engine *e)
     return old;
 }
 
-static void free_old(const old_cut *old)
+static void free_old(const old_slicing *old)
 {
     for (uint32_t i = 0; i < old->block_count; i++) {
         free(old->blocks[i]);
@@ -286,7 +286,7 @@ msdu_status msdu__reslice_cut(msdu__engine *e, msdu__tuning tuning)
     bool is_cut = tuning.slice_bytes != e->model->tuning.slice_bytes;
     e->model->tuning = tuning;
     if (is_cut) {
-        old_cut old = take_old(e);
+        old_slicing old = take_old(e);
         msdu_status status = msdu__start_tables(e);
         if (status == MSDU_OK) {
             move_elements(e, &old);

@@ -44,7 +44,8 @@ static void code_plan(msdu__engine *e, msdu__serial *c, const msdu__image *image
     }
 }
 
-/* In format 4 ranks told neither how long they were queued, nor steps and missed rounds, nor a hash.
+/* In format 4 ranks told neither how long they were queued, nor steps and missed rounds, nor a
+ * hash.
  */
 static void code_message_4(msdu__serial *c, msdu__control *said)
 {

@@ -282,7 +282,7 @@ static msdu_status agree(msdu__caller *caller, const facts *own)
 {
     void *all = NULL;
     msdu_status status = msdu__blocking_gather(caller->engine, own, sizeof(*own), 0,
-                                               msdu__control_lane(caller->engine) + 1, &all);
+                                               msdu__control_channel(caller->engine) + 1, &all);
     if (status != MSDU_OK) {
         msdu__handover_fail_last(caller->hand, status);
         return status;

@@ -73,7 +73,7 @@ void msdu__image_code(const msdu__model *model, msdu__serial *c, msdu__image *im
 const char *msdu__image_check(const msdu__caller *caller, const msdu__image *image);
 
 /* --- arrays.c --- */
-/* Plans, control messages, anchors, residuals and so on, through the codec. */
+/* Plans, statistics messages, anchors, residuals and so on, through the codec. */
 void msdu__arrays_code(msdu__engine *e, msdu__serial *c, const msdu__image *image);
 
 /* --- text.c --- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control message of a round: what every rank says of its part, and what comes of it for all.
- * Runs on the communication thread.
+ * The statistics message of a round: what every rank says of its part, and what comes of it for
+ * all. Runs on the communication thread.
  */
 #include "control.h"
 
@@ -114,7 +114,7 @@ bool msdu__control_start(msdu__engine *e, msdu__fragment *f)
         .recv = f->control.of,
         .shares = e->control_shares,
     };
-    msdu_status status = msdu__engine_start(e, &op, msdu__control_lane(e), &f->control.req);
+    msdu_status status = msdu__engine_start(e, &op, msdu__control_channel(e), &f->control.req);
     if (status != MSDU_OK) {
         msdu__handover_fail_last(e->hand, status);
         return false;
@@ -220,7 +220,7 @@ static msdu_status poll_request(msdu__engine *e, msdu_req **req, uint64_t since_
     }
     msdu_status status = e->job->backend->test(e->job->comm, *req);
     if (status == MSDU_IN_PROGRESS) {
-        status = msdu__engine_overdue(e, since_ns, "a round's control message or plan");
+        status = msdu__engine_overdue(e, since_ns, "a round's statistics message or plan");
     }
     if (status == MSDU_IN_PROGRESS) {
         return status;

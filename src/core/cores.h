@@ -5,8 +5,8 @@
 
 #include "engine.h"
 
-/* Of what the API thread waited since the last control message of `f`, at most: what left a core of
- * this host idle. Communication thread; once for each message. */
+/* Of what the API thread waited since the last statistics message of `f`, at most: what left a core
+ * of this host idle. Communication thread; once for each message. */
 double msdu__cores_alone(const msdu__engine *e, msdu__fragment *f, double waited_ns);
 /* How long the calling thread was ready to run and waited for a core, since it began; 0: not told.
  */

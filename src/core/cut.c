@@ -95,7 +95,7 @@ static msdu_status too_many_slices(const msdu__engine *e, const msdu__slicer_arg
                       e->job->rank, e->model->tensors[count - 1].name, MSDU__SLICES_MOST);
 }
 
-/* Most slices that any cut of this context may have. */
+/* Most slices that any slicing of this context may have. */
 msdu_status msdu__cut_bound(msdu__engine *e, uint32_t *slices_out)
 {
     uint64_t bytes =

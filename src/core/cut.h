@@ -8,7 +8,7 @@
 /* Slices of all tensors; the slices of each tensor. */
 msdu_status msdu__cut_tensors(msdu__engine *e);
 msdu_status msdu__cut_list(msdu__engine *e);
-/* Most slices that any cut of this context may have. */
+/* Most slices that any slicing of this context may have. */
 msdu_status msdu__cut_bound(msdu__engine *e, uint32_t *slices_out);
 /* Bytes of what is synchronized, in the types of the tensors, and in the formats in which they
  * travel in a round of this wire. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Behind a round: statistics of all control messages, and the decision about the next interval and
- * wire. Runs on the communication thread.
+ * Behind a round: statistics of all statistics messages, and the decision about the next interval
+ * and wire. Runs on the communication thread.
  */
 #include "decide.h"
 
@@ -92,7 +92,7 @@ static void collect_stats(const msdu__engine *e, const msdu__fragment *f, msdu__
         .delay_steps = f->round.delay_steps,
         .ranks = e->job->ranks,
         .is_gradient = f->round.is_gradient,
-        .is_trial = e->model->recut.is_tuned && !e->is_narrowed && !e->tuner.is_settled,
+        .is_trial = e->model->recut.is_tuned && !e->was_compressed && !e->tuner.is_settled,
         .elements = e->model->element_count,
         .messages = e->model->slice_bound,
     };

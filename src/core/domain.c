@@ -285,7 +285,7 @@ static void store_gradients(msdu__engine *e, const msdu__fragment *f, uint32_t s
  * and no sum of finite values can overflow. */
 static bool is_as_captured(const msdu__engine *e, const msdu__fragment *f, uint32_t slice)
 {
-    return e->job->ranks == 1 && f->round.is_gradient && !e->runs[slice].is_narrow &&
+    return e->job->ranks == 1 && f->round.is_gradient && !e->runs[slice].is_compressed &&
            f->contribution.weight == 1 && e->model->tensors[0].place == MSDU_PLACE_HOST;
 }
 
@@ -304,7 +304,7 @@ void msdu__domain_reduced(msdu__engine *e, msdu__fragment *f, uint32_t slice)
     bool is_sum = f->round.is_gradient && e->job->settings.reduce_sum;
     bool needs_norm = f->round.is_gradient || e->job->is_accumulated || e->ticks.is_on ||
                       (e->job->chain.needs & MSDU__NEEDS_NORM) != 0;
-    double factor = run->is_narrow || is_sum ? 1 : 1.0 / e->job->ranks;
+    double factor = run->is_compressed || is_sum ? 1 : 1.0 / e->job->ranks;
     msdu_sums *sums = needs_norm && !run->is_state ? &run->found->mean : NULL;
     if (sums != NULL && is_as_captured(e, f, slice)) {
         take_captured(e, slice, sums);

@@ -38,7 +38,7 @@ msdu_status msdu__engine_start(msdu__engine *e, msdu_op *op, uint32_t lane, msdu
 {
     op->size = sizeof(*op);
     op->lane = lane;
-    op->sequence = e->lane_sequence[op->group][lane];
+    op->sequence = e->channel_sequence[op->group][lane];
     const msdu__levels *levels = &e->job->levels;
     uint32_t group = op->group;
     msdu_status status = MSDU_OK;
@@ -49,7 +49,7 @@ msdu_status msdu__engine_start(msdu__engine *e, msdu_op *op, uint32_t lane, msdu
         status = e->job->backend->start(e->job->comm, op, req_out);
     }
     if (status == MSDU_OK) {
-        e->lane_sequence[group][lane]++;
+        e->channel_sequence[group][lane]++;
     }
     return status;
 }

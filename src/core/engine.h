@@ -103,11 +103,11 @@ typedef struct msdu__engine {
     msdu__link link;
     bool is_two_level;     /* see levels.h */
     uint64_t inside_bytes; /* given to ranks of this host */
-    uint64_t lane_sequence[MSDU_GROUPS][2 * MSDU__LANES_MAX + 2];
+    uint64_t channel_sequence[MSDU_GROUPS][2 * MSDU__LANES_MAX + 2];
     msdu__interval_state interval_state;
     msdu__decision decision; /* the latest */
     msdu__tuner tuner;
-    bool is_narrowed;         /* a narrow round was heard: cuts are the wire's, and not measured */
+    bool was_compressed;      /* a narrow round was heard: cuts are the wire's, and not measured */
     uint64_t *control_shares; /* sizeof(msdu__control) for every rank */
     msdu__files files;
     double norm_average;   /* clip: running norm of the mean pseudo-gradient */
@@ -124,9 +124,10 @@ static inline uint64_t msdu__engine_now(const msdu__engine *e)
     return msdu__job_now(e->job);
 }
 
-/* Control messages have a lane of their own, behind those of both phases of slices; plans the next.
+/* Statistics messages have a channel of their own, behind those of both phases of slices; plans the
+ * next.
  */
-static inline uint32_t msdu__control_lane(const msdu__engine *e)
+static inline uint32_t msdu__control_channel(const msdu__engine *e)
 {
     return (uint32_t)(2 * e->job->settings.lanes);
 }
@@ -167,7 +168,7 @@ static inline msdu__answer *msdu__engine_answer(msdu__engine *e, const msdu__fra
 }
 
 /* --- engine.c --- */
-/* Start one backend operation on a lane. */
+/* Start one backend operation on a channel. */
 msdu_status msdu__engine_start(msdu__engine *e, msdu_op *op, uint32_t lane, msdu_req **req_out);
 /* Test an operation of a group. */
 msdu_status msdu__engine_test(const msdu__engine *e, uint32_t group, msdu_req *req);

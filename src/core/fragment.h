@@ -41,7 +41,7 @@ typedef enum msdu__fragment_state {
     MSDU__FRAGMENT_FAILED,
 } msdu__fragment_state;
 
-/* The control messages of a round. */
+/* The statistics messages of a round. */
 typedef struct msdu__messages {
     bool is_issued;
     bool is_done;
@@ -60,7 +60,7 @@ typedef struct msdu__order {
     bool is_wanted; /* rank 0 */
 } msdu__order;
 
-/* When the last control message left. */
+/* When the last statistics message left. */
 typedef struct msdu__last_message {
     uint64_t blocked_ns;   /* that the API thread had waited */
     uint64_t told_ns;      /* time; 0: no message left yet */

@@ -64,7 +64,7 @@ typedef struct msdu__mailbox {
     msdu__round rounds[2];
     msdu__contribution contributions[2];
     msdu__answer answers[2];
-    msdu__cell heard;   /* rounds whose control messages arrived */
+    msdu__cell heard;   /* rounds whose statistics messages arrived */
     msdu__cell done;    /* rounds completed */
     msdu__cell gate;    /* msdu__gate of the open round */
     msdu__cell tick_ns; /* when that is due */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One order over all lanes, for backends that need it (MSDU_CAP_SINGLE_ORDER): ranks start
+ * One order over all channels, for backends that need it (MSDU_CAP_SINGLE_ORDER): ranks start
  * everything in an order that follows from positions in the queue alone. The all-gather of slice k
- * comes right behind the first phase of slice k + lag - 1, the control message of a round right
+ * comes right behind the first phase of slice k + lag - 1, the statistics message of a round right
  * behind its last first phase, and the all-gathers that are then left behind that. The lag lets a
  * slice be reduced while others travel; it is half the window, so that slots are left for these.
  * Where tensors are given out alone (commit = tensor) a trainer may wait for one before it
  * announces the next, so nothing of a slice comes behind the next one: there is no lag, and the
- * control message leaves last. Without the capability everything may leave at once: lanes are in
- * order each for itself.
+ * statistics message leaves last. Without the capability everything may leave at once: channels are
+ * in order each for itself.
  */
 #include "issue_order.h"
 
@@ -22,7 +22,7 @@ static uint64_t lag_of(const msdu__engine *e)
     return e->job->settings.commit_tensor ? 1 : ((uint64_t)e->model->tuning.window + 1) / 2;
 }
 
-/* All-gathers of a round that come before its control message. */
+/* All-gathers of a round that come before its statistics message. */
 static uint64_t gathers_before_control(const msdu__engine *e, const msdu__fragment *f)
 {
     if (e->job->settings.commit_tensor) {

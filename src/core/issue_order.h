@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* May the next slice start its first phase, or its all-gather; may the round's control message
+/* May the next slice start its first phase, or its all-gather; may the round's statistics message
  * leave? f: of that slice. */
 #ifndef MSDU_ISSUE_ORDER_H
 #define MSDU_ISSUE_ORDER_H

@@ -54,7 +54,7 @@ void *msdu__memory_slices(msdu__engine *e, uint64_t bytes)
     return device_block(e, bytes, false);
 }
 
-/* Memory that narrow slices are sent from and received into. */
+/* Memory that compressed slices are sent from and received into. */
 msdu_status msdu__memory_exchange(msdu__engine *e, uint64_t bytes, char **out)
 {
     const size_t end = offsetof(msdu_device, exchange) + sizeof(e->job->device->exchange);

@@ -13,7 +13,7 @@ void msdu__memory_free(msdu__engine *e);
 void *msdu__memory_slices(msdu__engine *e, uint64_t bytes);
 /* Likewise for what kernels find: the host's, and within the device's reach. */
 void *msdu__memory_shared(msdu__engine *e, uint64_t bytes);
-/* Likewise for what narrow slices are sent from and received into. */
+/* Likewise for what compressed slices are sent from and received into. */
 msdu_status msdu__memory_exchange(msdu__engine *e, uint64_t bytes, char **out);
 void msdu__memory_release(msdu__engine *e);
 msdu_status msdu__memory_none(const msdu__engine *e, const char *what);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the control messages of a round say, of all ranks together. */
+/* What the statistics messages of a round say, of all ranks together. */
 #include "control.h"
 
 /* The same bits everywhere, and exactly their number if all are 1. */

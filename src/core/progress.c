@@ -269,14 +269,14 @@ static bool start_spread(msdu__engine *e)
     return did;
 }
 
-/* All-gathers start in queue order too, on lanes of their own. */
+/* All-gathers start in queue order too, on channels of their own. */
 static bool start_second(msdu__engine *e)
 {
     bool did = false;
     while (e->queue.second < e->queue.outer) {
         uint32_t slice = slice_at(e, e->queue.second);
         const msdu__run *run = &e->runs[slice];
-        if (run->is_narrow && msdu__levels_carries(e, slice)) {
+        if (run->is_compressed && msdu__levels_carries(e, slice)) {
             if (run->state != MSDU__RUN_SUMMED ||
                 !msdu__order_may_second(e, msdu__engine_fragment(e, slice))) {
                 break;
@@ -334,7 +334,7 @@ static void phase_done(msdu__engine *e, uint32_t slice)
         run->state = MSDU__RUN_HOST_SUMMED;
         return;
     }
-    if (!run->is_narrow || run->state == MSDU__RUN_SPREAD) {
+    if (!run->is_compressed || run->state == MSDU__RUN_SPREAD) {
         mean_is_here(e, slice);
         return;
     }
@@ -401,7 +401,7 @@ static bool step_rounds(msdu__engine *e)
     bool did = false;
     for (uint32_t i = 0; i < e->active_count; i++) {
         msdu__fragment *f = &e->fragments[e->active[i]];
-        /* control messages leave in order of opening, as all ranks opened */
+        /* statistics messages leave in order of opening, as all ranks opened */
         if (!f->control.is_issued && (i == 0 || e->fragments[e->active[i - 1]].control.is_issued)) {
             did |= msdu__control_start(e, f);
         }

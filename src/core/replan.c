@@ -58,7 +58,7 @@ static void send_plan(msdu__engine *e, msdu__fragment *f)
         .recv = f->order.next,
     };
     f->order.issued_ns = msdu__engine_now(e);
-    msdu_status status = msdu__engine_start(e, &op, msdu__control_lane(e) + 1, &f->order.req);
+    msdu_status status = msdu__engine_start(e, &op, msdu__control_channel(e) + 1, &f->order.req);
     if (status != MSDU_OK) {
         msdu__handover_fail_last(e->hand, status);
     }

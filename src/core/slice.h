@@ -13,7 +13,7 @@ typedef enum msdu__run_state {
     MSDU__RUN_CAPTURED, /* buf holds what is to be reduced */
     MSDU__RUN_HOST_SUM, /* two levels: the sum over this host in flight */
     MSDU__RUN_HOST_SUMMED,
-    MSDU__RUN_FIRST,   /* allreduce, or the all-to-all of a narrow wire, in flight */
+    MSDU__RUN_FIRST,   /* allreduce, or the all-to-all of a compressed wire, in flight */
     MSDU__RUN_SUMMED,  /* own share is summed, the all-gather waits for its turn */
     MSDU__RUN_SECOND,  /* all-gather in flight */
     MSDU__RUN_CARRIED, /* two levels: the mean is here, the host does not have it yet */
@@ -33,11 +33,11 @@ typedef struct msdu__found {
 
 typedef struct msdu__run {
     msdu__run_state state;
-    uint32_t slot;     /* while in flight */
-    uint64_t position; /* in issue order, since start */
-    bool is_staged;    /* gradients: buf is a packed copy (fused or 16-bit tensors) */
-    bool is_state;     /* optimizer state or a buffer: averaged as it is */
-    bool is_narrow;    /* in flight as a two-phase exchange */
+    uint32_t slot;      /* while in flight */
+    uint64_t position;  /* in issue order, since start */
+    bool is_staged;     /* gradients: buf is a packed copy (fused or 16-bit tensors) */
+    bool is_state;      /* optimizer state or a buffer: averaged as it is */
+    bool is_compressed; /* in flight as a two-phase exchange */
     msdu__found *found;
     double scale;      /* of the latest round, for what its error feedback holds back */
     bool has_residual; /* the error feedback is not zero */

@@ -135,7 +135,7 @@ static void sketch(msdu__engine *e, msdu__fragment *f, uint32_t slice)
     const float *value = msdu__domain_buffer(e, f, slice);
     msdu_launch at = floats_at(e, MSDU_STAGE_EARLY, e->model->slicing.slices[slice].count);
     bool is_told = msdu__wire_at(wire_of(e, f, slice))->has_feedback && f->contribution.weight > 0;
-    if (run->is_narrow && is_told && run->residual != NULL) {
+    if (run->is_compressed && is_told && run->residual != NULL) {
         MSDU__KERNEL(e, sketch, &at, value, slice, run->found->sketch);
     }
 }
@@ -143,8 +143,8 @@ static void sketch(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 void msdu__transfer_prepare(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &e->runs[slice];
-    run->is_narrow = wire_of(e, f, slice) != MSDU__WIRE_FLOAT32 &&
-                     e->model->slicing.slices[slice].dtype != MSDU_FLOAT64;
+    run->is_compressed = wire_of(e, f, slice) != MSDU__WIRE_FLOAT32 &&
+                         e->model->slicing.slices[slice].dtype != MSDU_FLOAT64;
     if (f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_SKIP) {
         msdu__domain_keep(e, slice);
     }
@@ -155,7 +155,8 @@ void msdu__transfer_prepare(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 msdu_status msdu__transfer_start(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &e->runs[slice];
-    msdu_status status = run->is_narrow ? start_exchange(e, f, slice) : start_whole(e, f, slice);
+    msdu_status status =
+        run->is_compressed ? start_exchange(e, f, slice) : start_whole(e, f, slice);
     run->state = MSDU__RUN_FIRST;
     f->bytes += run->times.bytes;
     return status;

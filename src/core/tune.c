@@ -22,15 +22,15 @@ static bool may_tune(const msdu__engine *e)
     return may_cut(e) && is_exact && (e->job->backend->caps & MSDU_CAP_RANK_ORDER) != 0;
 }
 
-/* Rounds of a wire, where nothing was measured: as float32 was cut first, in as many lanes. */
+/* Rounds of a wire, where nothing was measured: as float32 was cut first, in as many channels. */
 msdu__tuning msdu__tune_of_wire(const msdu__job *job, const msdu__model *model, int wire,
                                 uint32_t lanes)
 {
     msdu__tuning tuning = model->recut.first;
     tuning.lanes = lanes;
     tuning.slice_bytes =
-        msdu__tuner_narrow(tuning.slice_bytes, model->recut.args.model_bytes,
-                           msdu__cut_wire_bytes(job, model, wire), model->fragment_count);
+        msdu__tuner_compressed(tuning.slice_bytes, model->recut.args.model_bytes,
+                               msdu__cut_wire_bytes(job, model, wire), model->fragment_count);
     return tuning;
 }
 
@@ -85,24 +85,24 @@ static void log_choice(msdu__engine *e, const msdu__round_stats *stats)
 }
 
 /*
- * Narrow rounds are held up by messages and quantizing, which the model does not know: small slices
- * would be the wrong answer. They go by the bytes that a slice sends, and nothing is measured any
- * more. Narrow formats next to each other change now and then, and each cut costs a step its
- * overlap: slices only grow until float32 comes back.
+ * Compressed rounds are held up by messages and quantizing, which the model does not know: small
+ * slices would be the wrong answer. They go by the bytes that a slice sends, and nothing is
+ * measured any more. Compressed formats next to each other change now and then, and each slicing
+ * costs a step its overlap: slices only grow until float32 comes back.
  */
 static void note_wire(msdu__engine *e, const msdu__round_stats *stats)
 {
-    bool is_narrow = stats->wire != MSDU__WIRE_FLOAT32;
+    bool is_compressed = stats->wire != MSDU__WIRE_FLOAT32;
     uint32_t lanes = e->tuner.present.lanes;
-    msdu__tuning wanted = is_narrow ? msdu__tune_of_wire(e->job, e->model, stats->wire, lanes)
-                                    : e->model->recut.first;
-    if (!is_narrow && !e->is_narrowed) {
+    msdu__tuning wanted = is_compressed ? msdu__tune_of_wire(e->job, e->model, stats->wire, lanes)
+                                        : e->model->recut.first;
+    if (!is_compressed && !e->was_compressed) {
         return;
     }
-    if (is_narrow && e->is_narrowed && wanted.slice_bytes < e->tuner.present.slice_bytes) {
+    if (is_compressed && e->was_compressed && wanted.slice_bytes < e->tuner.present.slice_bytes) {
         return;
     }
-    e->is_narrowed = true;
+    e->was_compressed = true;
     msdu__tuner_begin(&e->tuner, wanted);
 }
 
@@ -115,7 +115,7 @@ void msdu__tune_hear(msdu__engine *e, msdu__fragment *f, const msdu__round_stats
     if (e->model->recut.is_recut && f->round.is_gradient) {
         note_wire(e, stats);
     }
-    if (e->model->recut.is_tuned && !e->is_narrowed && f->round.is_gradient &&
+    if (e->model->recut.is_tuned && !e->was_compressed && f->round.is_gradient &&
         msdu__tuner_hear(&e->tuner, &e->model->recut.args, &round)) {
         log_choice(e, stats);
     }

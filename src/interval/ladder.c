@@ -77,8 +77,7 @@ static double least_period(const msdu__interval_args *args, const msdu__round_st
 {
     double link = LINK_MARGIN * msdu__interval_sync_ns(args, stats, wire);
 
-    return fmin(fmax(args->clock_period, link / median(stats)), args->interval_max) *
-           median(stats);
+    return fmin(fmax(args->clock_period, link / median(stats)), args->interval_max) * median(stats);
 }
 
 static double error_of(const msdu__drift *drift, const option *o)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sketch: 64 random projections of a vector, small enough to ride in a control message; what is
+ * Sketch: 64 random projections of a vector, small enough to ride in a statistics message; what is
  * learned from those of all ranks. The projecting is a loop over arrays (correct/vec.h). Pure.
  *
- * With a narrow wire the mean that arrives holds the quantization noise of all ranks; drift
+ * With a compressed wire the mean that arrives holds the quantization noise of all ranks; drift
  * measured on it would make the controller steer by its own noise. Sketches are taken before
  * quantization, and the mean of |s_i - mean(s)|^2 over ranks estimates the drift variance without
  * bias (Alon, Matias and Szegedy 1996; FDA, arXiv 2405.20988, measures model variance with the same

@@ -41,7 +41,7 @@ struct msdu__trace {
     int32_t rank;
     uint64_t start_ns;
     uint64_t dropped;     /* events past the buffer's end since the last flush */
-    uint32_t lanes_named; /* lanes that have their name in the file */
+    uint32_t lanes_named; /* channels that have their name in the file */
     msdu_status status;   /* first failure ever */
     char text[MSDU__TEXT_BYTES];
     char *path;

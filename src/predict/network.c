@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#define CONTROL_BYTES 400.0 /* of a rank's control message, src/core/fragment.h */
+#define CONTROL_BYTES 400.0 /* of a rank's statistics message, src/core/fragment.h */
 
 const char *msdu__whatif_topology_name(int topology)
 {
@@ -116,7 +116,7 @@ static void add_half(const shape *s, double bytes, msdu__whatif_exchange *x)
     }
 }
 
-/* Owners' shares of a narrow slice may be unequal: what the largest owner sends counts. */
+/* Owners' shares of a compressed slice may be unequal: what the largest owner sends counts. */
 static void add_narrow(const shape *s, const msdu__whatif_load *load, msdu__whatif_exchange *x)
 {
     add_direct(s, load->wire_bytes / s->ranks, x);
@@ -132,7 +132,7 @@ static void add_narrow(const shape *s, const msdu__whatif_load *load, msdu__what
 static void add_hierarchical(const shape *s, const msdu__whatif_load *load,
                              msdu__whatif_exchange *x)
 {
-    double between = load->is_narrow ? load->wire_bytes : load->bytes;
+    double between = load->is_compressed ? load->wire_bytes : load->bytes;
     add_inside(s, load->bytes, x);
     add_between(s, between, x);
     x->first = x->count;
@@ -150,7 +150,7 @@ msdu__whatif_exchange msdu__whatif_exchange_of(const msdu__whatif_network *netwo
     }
     if (network->topology == MSDU__WHATIF_HIERARCHICAL) {
         add_hierarchical(&s, load, &x);
-    } else if (load->is_narrow) {
+    } else if (load->is_compressed) {
         add_narrow(&s, load, &x);
     } else {
         add_half(&s, load->bytes, &x);

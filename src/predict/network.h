@@ -17,8 +17,8 @@
  *   hierarchical  direct reduce-scatter inside the node, halving and doubling between nodes
  *                 (2 ceil(log2 M) messages deep, 2 m (M - 1) / M bytes a node), all-gather inside.
  *
- * A narrow slice is an all-to-all to the owners, always direct, and an all-gather by the topology;
- * hierarchical: float32 inside the node, narrow between nodes.
+ * A compressed slice is an all-to-all to the owners, always direct, and an all-gather by the
+ * topology; hierarchical: float32 inside the node, narrow between nodes.
  */
 #ifndef MSDU_WHATIF_NETWORK_H
 #define MSDU_WHATIF_NETWORK_H
@@ -65,18 +65,18 @@ typedef struct msdu__whatif_exchange {
 } msdu__whatif_exchange;
 
 /* A slice: elements, of 4 bytes, and its bytes in the wire's format (narrow if fewer than 4 each).
- * share_bytes: the largest owner's share of a narrow slice. */
+ * share_bytes: the largest owner's share of a compressed slice. */
 typedef struct msdu__whatif_load {
     double bytes; /* in float32 */
     double wire_bytes;
     double share_bytes;
-    bool is_narrow;
+    bool is_compressed;
 } msdu__whatif_load;
 
 const char *msdu__whatif_topology_name(int topology); /* NULL past the last */
 msdu__whatif_exchange msdu__whatif_exchange_of(const msdu__whatif_network *network,
                                                const msdu__whatif_load *load);
-/* An almost empty all-gather: what a round's control message takes. */
+/* An almost empty all-gather: what a round's statistics message takes. */
 double msdu__whatif_message_ns(const msdu__whatif_network *network);
 
 #endif

@@ -89,7 +89,7 @@ static msdu__whatif_load load_of(const msdu__whatif_model *m, const msdu__slice 
         .wire_bytes = (double)msdu__wire_bytes(wire, slice->count, MSDU__WHATIF_BLOCK),
         .share_bytes = (double)msdu__wire_bytes(wire, share < slice->count ? share : slice->count,
                                                 MSDU__WHATIF_BLOCK),
-        .is_narrow = wire != msdu__wire_at(MSDU__WIRE_FLOAT32),
+        .is_compressed = wire != msdu__wire_at(MSDU__WIRE_FLOAT32),
     };
 }
 
@@ -123,8 +123,8 @@ static void fill_slice(msdu__whatif_model *m, uint32_t index)
     const msdu__slice *slice = &m->slicing.slices[index];
     msdu__sim_slice *out = &m->slices[index];
     msdu__whatif_load load = load_of(m, slice);
-    const double *pass =
-        pass_ns[load.is_narrow ? msdu__wire_of(slice->dtype, m->way->wire) : MSDU__WIRE_FLOAT32];
+    const double *pass = pass_ns[load.is_compressed ? msdu__wire_of(slice->dtype, m->way->wire)
+                                                    : MSDU__WIRE_FLOAT32];
     out->part = slice->fragment;
     out->exchange = msdu__whatif_exchange_of(&m->q->network, &load);
     for (int i = 0; i < MSDU__SIM_PASSES; i++) {
@@ -133,7 +133,7 @@ static void fill_slice(msdu__whatif_model *m, uint32_t index)
     /* half of it sends, half receives */
     out->pass_ns[MSDU__SIM_ENCODE] += m->q->slice_ns / 2;
     out->pass_ns[MSDU__SIM_DECODE] += m->q->slice_ns / 2;
-    m->job.is_narrow = m->job.is_narrow || load.is_narrow;
+    m->job.is_compressed = m->job.is_compressed || load.is_compressed;
     m->bytes += out->exchange.bytes;
     share_work(m, slice, &out->exchange);
 }

@@ -48,7 +48,7 @@ static msdu__tuning tuning_of(const msdu__whatif_model *m)
     uint64_t model = msdu__profile_elements(q->profile) * sizeof(float);
     msdu__tuning first = msdu__tuner_first(model, MSDU__WINDOW_AUTO, (uint32_t)m->settings.lanes);
     first.slice_bytes =
-        msdu__tuner_narrow(first.slice_bytes, model, wire_bytes(m), fragments_of(m));
+        msdu__tuner_compressed(first.slice_bytes, model, wire_bytes(m), fragments_of(m));
     bool is_measured = m->way->method->kind == MSDU__OVERLAP_GRADIENT &&
                        m->way->wire == MSDU__WIRE_FLOAT32 && network->ranks > 1 &&
                        isfinite(link->bytes_per_ns);

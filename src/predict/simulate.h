@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Simulation of one rank's pipeline: computing layer by layer, slices through window, lanes and
+ * Simulation of one rank's pipeline: computing layer by layer, slices through window, channels and
  * link, barriers as the method has them. Deterministic and pure: no I/O, locks, clock, allocation,
  * globals. All ranks are alike, so one stands for all.
  *
@@ -9,13 +9,14 @@
  *  - A slice is announced when the backward pass of the lowest of its layers has ended, in steps in
  *    which its fragment meets; it is captured once its round is open. A fragment's round opens when
  *    the one before is over.
- *  - Slices start strictly in queue order, at most `window` of them under way. A lane has two
+ *  - Slices start strictly in queue order, at most `window` of them under way. A channel has two
  *    operations under way: while one is gathered, the next is scattered; it waits for the former
- *    first. All-gathers of narrow slices have lanes of their own.
+ *    first. All-gathers of compressed slices have channels of their own.
  *  - What is on a link shares it evenly. A phase ends when its bytes have passed and then its
  *    latency.
  *  - The communication thread does one pass over a slice at a time.
- *  - When the last slice has started, the control message leaves; it and all slices end the round.
+ *  - When the last slice has started, the statistics message leaves; it and all slices end the
+ * round.
  */
 #ifndef MSDU_WHATIF_SIMULATE_H
 #define MSDU_WHATIF_SIMULATE_H
@@ -61,10 +62,10 @@ typedef struct msdu__sim_job {
     uint32_t window;
     uint32_t lanes;
     bool is_gated;       /* no slice starts before all are captured */
-    bool is_narrow;      /* two operations for each slice */
+    bool is_compressed;  /* two operations for each slice */
     bool commits_slices; /* a slice is given out when it has come, else with its round */
     msdu__sim_wait wait;
-    double message_ns; /* the control message */
+    double message_ns; /* the statistics message */
     uint32_t rounds;   /* simulated, the first half is not counted; at least 2 */
 } msdu__sim_job;
 

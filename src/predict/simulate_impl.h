@@ -37,7 +37,7 @@ typedef struct msdu__sim_part {
     uint64_t opened; /* of the round that is open, or was last */
     uint64_t met;    /* of the last round whose slices have all come */
     uint64_t over;   /* of the last round that is over */
-    bool is_sent;    /* the control message */
+    bool is_sent;    /* the statistics message */
     double message_due_ns;
 } msdu__sim_part;
 
@@ -67,14 +67,14 @@ typedef struct msdu__sim {
     uint32_t used; /* places of the window */
     msdu__sim_part parts[MSDU__SIM_PARTS_MAX];
 
-    /* lanes and links */
+    /* channels and links */
     msdu__sim_lane lanes[2 * MSDU__SIM_LANES_MAX];
     uint32_t active[MSDU__SIM_WINDOW_MAX]; /* slices with an operation under way */
     uint32_t active_count;
     uint32_t on_link[MSDU__WHATIF_LINKS]; /* phases whose bytes are passing */
     uint32_t answered[MSDU__SIM_WINDOW_MAX];
     uint32_t answered_count;
-    uint32_t in_flight; /* operations given to lanes and not answered */
+    uint32_t in_flight; /* operations given to channels and not answered */
 
     /* what counts */
     bool is_counting;
@@ -85,9 +85,9 @@ typedef struct msdu__sim {
 
 /* simulate_lane.c */
 void msdu__sim_lanes_clear(msdu__sim *s);
-/* Give an operation of a slice to a lane. */
+/* Give an operation of a slice to a channel. */
 void msdu__sim_lane_push(msdu__sim *s, uint32_t lane, uint32_t slice);
-/* Whatever phases and lanes can do now; true if anything. */
+/* Whatever phases and channels can do now; true if anything. */
 bool msdu__sim_lanes_move(msdu__sim *s);
 /* When something changes by itself; INFINITY: nothing is under way. */
 double msdu__sim_lanes_next(const msdu__sim *s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes and links of the simulation. Pure. */
+/* Channels and links of the simulation. Pure. */
 #include "simulate_impl.h"
 
 #include <assert.h>
@@ -30,14 +30,14 @@ static const msdu__whatif_exchange *exchange_of(const msdu__sim *s, uint32_t sli
 /* Phases of the operation end before this one. */
 static uint32_t phases_end(const msdu__sim *s, uint32_t slice)
 {
-    bool is_first = s->job->is_narrow && s->slices[slice].stage == MSDU__SIM_FIRST;
+    bool is_first = s->job->is_compressed && s->slices[slice].stage == MSDU__SIM_FIRST;
     return is_first ? exchange_of(s, slice)->first : exchange_of(s, slice)->count;
 }
 
-/* A lane waits for the sums of an allreduce before it goes on; exchanges have none. */
+/* A channel waits for the sums of an allreduce before it goes on; exchanges have none. */
 static bool is_scattered(const msdu__sim *s, uint32_t slice)
 {
-    return s->job->is_narrow || s->slices[slice].phase >= exchange_of(s, slice)->first;
+    return s->job->is_compressed || s->slices[slice].phase >= exchange_of(s, slice)->first;
 }
 
 static bool is_through(const msdu__sim *s, uint32_t slice)
@@ -85,12 +85,12 @@ static bool phase_move(msdu__sim *s, uint32_t at)
     return true;
 }
 
-/* --- lanes --- */
+/* --- channels --- */
 
 static void answer(msdu__sim *s, uint32_t slice)
 {
     msdu__sim_slice_state *state = &s->slices[slice];
-    bool is_first = s->job->is_narrow && state->stage == MSDU__SIM_FIRST;
+    bool is_first = s->job->is_compressed && state->stage == MSDU__SIM_FIRST;
     state->stage = is_first ? MSDU__SIM_ANSWERED : MSDU__SIM_GATHERED;
     s->answered[s->answered_count++] = slice;
     s->in_flight--;
@@ -139,7 +139,7 @@ bool msdu__sim_lanes_move(msdu__sim *s)
     for (uint32_t i = s->active_count; i-- > 0;) {
         did |= phase_move(s, i);
     }
-    for (uint32_t i = 0; i < (s->job->is_narrow ? 2 : 1) * s->job->lanes; i++) {
+    for (uint32_t i = 0; i < (s->job->is_compressed ? 2 : 1) * s->job->lanes; i++) {
         did |= lane_move(s, &s->lanes[i]);
     }
     return did;

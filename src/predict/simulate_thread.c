@@ -87,7 +87,7 @@ static void start_operation(msdu__sim *s, uint32_t slice)
 {
     msdu__sim_slice_state *state = &s->slices[slice];
     uint32_t lane = (uint32_t)(s->queue_first % s->job->lanes);
-    state->stage = s->job->is_narrow ? MSDU__SIM_FIRST : MSDU__SIM_SECOND;
+    state->stage = s->job->is_compressed ? MSDU__SIM_FIRST : MSDU__SIM_SECOND;
     state->phase = 0;
     msdu__sim_lane_push(s, lane, slice);
     s->queue_first++;
@@ -135,7 +135,7 @@ static bool look_at_answer(msdu__sim *s)
 /* All-gathers start in queue order too. */
 static bool start_second(msdu__sim *s)
 {
-    if (!s->job->is_narrow || s->queue_second >= s->queue_first) {
+    if (!s->job->is_compressed || s->queue_second >= s->queue_first) {
         return false;
     }
     uint32_t slice = s->queue[place(s, s->queue_second)];

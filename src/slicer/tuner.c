@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tuner: fits the cost of slices to measured rounds and chooses the cut of least loss. Pure. */
+/* Tuner: fits the cost of slices to measured rounds and chooses the slicing of least loss. Pure. */
 #include "tuner.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@
 #define FIRST_MOST    (1024U * KIB)
 #define LEAST         (32U * KIB)
 #define SKIP          2          /* a round tells the link time of the one before */
-#define GUESSED_SHARE (1.0 / 16) /* of the latency, for g before two cuts were measured */
+#define GUESSED_SHARE (1.0 / 16) /* of the latency, for g before two slicings were measured */
 #define SHARE_LEAST   (1.0 / 64)
 #define SHARE_STEP    1.125 /* 48 of them: up to 4 */
 #define SHARES        48
@@ -24,11 +24,11 @@
 #define SAME_BYTES    1.2     /* rounds whose bytes differ by less are of one kind */
 #define DOUBT         0.06    /* of T, for each point but the latest: half a step of shares */
 #define TRIAL_FACTOR  4
-#define LANES_SHARE   0.05 /* of T must be won by other lanes */
+#define LANES_SHARE   0.05 /* of T must be won by other channels */
 
-/* Of narrow rounds. A quarter more than in float32 is as much: scales come on top of bits. */
+/* Of compressed rounds. A quarter more than in float32 is as much: scales come on top of bits. */
 #define NARROW_SLICES  16
-#define NARROW_FEW     8 /* are enough where slices would be below NARROW_MIDDLE */
+#define COMPRESSED_FEW 8 /* are enough where slices would be below NARROW_MIDDLE */
 #define NARROW_MIDDLE  (1024U * KIB)
 #define NARROW_PARTS   4 /* slices of a fragment, so that all fragments are alike */
 #define NARROW_LARGEST (2048U * KIB)
@@ -83,11 +83,11 @@ msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window, uint32_t l
     return (msdu__tuning){.slice_bytes = power_of_two(wanted), .window = window, .lanes = lanes};
 }
 
-uint64_t msdu__tuner_narrow(uint64_t slice_bytes, uint64_t model_bytes, uint64_t sent_bytes,
-                            uint32_t fragments)
+uint64_t msdu__tuner_compressed(uint64_t slice_bytes, uint64_t model_bytes, uint64_t sent_bytes,
+                                uint32_t fragments)
 {
     uint64_t slices = fragments > 1 ? (uint64_t)fragments * NARROW_PARTS : NARROW_SLICES;
-    uint64_t few = fragments > 1 ? 0 : model_bytes / NARROW_FEW;
+    uint64_t few = fragments > 1 ? 0 : model_bytes / COMPRESSED_FEW;
     uint64_t most = larger_of(model_bytes / slices, few < NARROW_MIDDLE ? few : NARROW_MIDDLE);
     double share = (double)sent_bytes / (double)model_bytes; /* of a slice's bytes, that it sends */
     uint64_t bytes = slice_bytes;
@@ -173,7 +173,7 @@ msdu__tuner_cost msdu__tuner_fit(const msdu__tuner_point *points, uint32_t count
     return best;
 }
 
-/* The same round under another cut: as many slices more as they are smaller. */
+/* The same round under another slicing: as many slices more as they are smaller. */
 static msdu__tuner_round cut_anew(const msdu__tuner_round *now, uint64_t from, msdu__tuning to)
 {
     msdu__tuner_round other = *now;
@@ -318,7 +318,7 @@ static double promise_of(const msdu__tuner *tuner, const msdu__tuner_args *args,
     return most;
 }
 
-/* --- lanes --- */
+/* --- channels --- */
 
 /* Twice or half as many as are best, if that was not measured yet; 0: neither is left. */
 static uint32_t next_lanes(const msdu__tuner *tuner, const msdu__tuner_args *args)
@@ -333,7 +333,7 @@ static uint32_t next_lanes(const msdu__tuner *tuner, const msdu__tuner_args *arg
     return (tuner->lanes_tried >> fewer & 1) == 0 ? fewer : 0;
 }
 
-/* A number of lanes was measured. True: another one is next, or an earlier one was better. */
+/* A number of channels was measured. True: another one is next, or an earlier one was better. */
 static bool decide_lanes(msdu__tuner *tuner, const msdu__tuner_args *args, double link_ns)
 {
     tuner->lanes_tried |= 1U << tuner->present.lanes;
@@ -361,7 +361,7 @@ static bool begin_lanes(msdu__tuner *tuner, const msdu__tuner_args *args, double
     return decide_lanes(tuner, args, link_ns);
 }
 
-/* --- the cut --- */
+/* --- the slicing --- */
 
 /* Nothing better is in sight: whatever the model says, the choice that did best stays. */
 static bool settle(msdu__tuner *tuner, const msdu__tuner_args *args)
@@ -384,7 +384,7 @@ static bool settle(msdu__tuner *tuner, const msdu__tuner_args *args)
     return true;
 }
 
-/* A cut was measured: on to the next one, or to the end. */
+/* A slicing was measured: on to the next one, or to the end. */
 static bool decide(msdu__tuner *tuner, const msdu__tuner_args *args, const msdu__tuner_round *now)
 {
     tuner->points[tuner->point_count++] = (msdu__tuner_point){tuner->present, *now};

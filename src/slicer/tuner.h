@@ -14,11 +14,11 @@
  * the last slice itself is left when all are ready; of a single tensor T is all. Small slices cost
  * n g, large ones that wait; where they meet, near sqrt(B g R / W), is the best. No more than n
  * slices are in flight, so a few hide latency and one does not. B, n and T are what rounds tell; a
- * is measured at the start; g follows from T under two different cuts, and is a share of a before
- * there are two.
+ * is measured at the start; g follows from T under two different slicings, and is a share of a
+ * before there are two.
  *
- * What more lanes are worth (connections that share a link or do not, threads that share cores or
- * do not) no model says: with the best cut, twice as many and half as many are tried.
+ * What more channels are worth (connections that share a link or do not, threads that share cores
+ * or do not) no model says: with the best cut, twice as many and half as many are tried.
  */
 #ifndef MSDU_TUNER_H
 #define MSDU_TUNER_H
@@ -28,7 +28,7 @@
 
 #define MSDU__TUNER_ROUNDS  4 /* measured before a decision; their median counts */
 #define MSDU__TUNER_CHANGES 6 /* of slices and window, at most, in a run */
-#define MSDU__TUNER_LANES   4 /* changes of lanes, likewise */
+#define MSDU__TUNER_LANES   4 /* changes of channels, likewise */
 
 /* What is chosen. */
 typedef struct msdu__tuning {
@@ -82,11 +82,11 @@ typedef struct msdu__tuner {
     double link_ns[MSDU__TUNER_ROUNDS];
     uint64_t bytes; /* of the rounds that are being measured */
     uint32_t count;
-    uint32_t skip;    /* rounds that still tell of the cut before */
+    uint32_t skip;    /* rounds that still tell of the slicing before */
     uint32_t changes; /* so far */
     bool is_settled;  /* until rounds have another number of bytes */
 
-    /* lanes, once the cut has come to rest */
+    /* channels, once the slicing has come to rest */
     bool has_cut;
     uint32_t lanes_tried; /* bit n: n of them */
     uint32_t lanes_best;
@@ -101,13 +101,13 @@ uint64_t msdu__tuner_slice_most(uint64_t model_bytes);
 /* Before anything was measured: 64 slices or more, of 256 KiB to 1 MiB. */
 msdu__tuning msdu__tuner_first(uint64_t model_bytes, uint32_t window, uint32_t lanes);
 /*
- * Size of slices where a round sends sent_bytes for the model's, in a narrow wire: slice_bytes
+ * Size of slices where a round sends sent_bytes for the model's, in a compressed wire: slice_bytes
  * doubled as long as a slice does not send more than one of slice_bytes does in float32, the model
  * is in 16 slices or more, each of several fragments in 4; and, without fragments, as long as a
  * slice sends no more than 64 KiB. A slice has 2 MiB at most.
  */
-uint64_t msdu__tuner_narrow(uint64_t slice_bytes, uint64_t model_bytes, uint64_t sent_bytes,
-                            uint32_t fragments);
+uint64_t msdu__tuner_compressed(uint64_t slice_bytes, uint64_t model_bytes, uint64_t sent_bytes,
+                                uint32_t fragments);
 
 void msdu__tuner_begin(msdu__tuner *tuner, msdu__tuning present);
 

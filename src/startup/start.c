@@ -332,9 +332,9 @@ static uint64_t round_bytes(const msdu__engine *e, int wire)
     for (uint32_t slice = 0; slice < e->model->slice_bound; slice++) {
         const msdu__slice *cut = &e->model->slicing.slices[slice];
         int format = msdu__wire_of(cut->dtype, wire);
-        bool is_narrow = format != MSDU__WIRE_FLOAT32;
+        bool is_compressed = format != MSDU__WIRE_FLOAT32;
         uint64_t width = msdu__dtype_working_bytes(cut->dtype);
-        bytes += is_narrow
+        bytes += is_compressed
                      ? msdu__exchange_sent(msdu__wire_at(format), e->runs[slice].share_count,
                                            (uint32_t)e->job->settings.wire_block, e->job->ranks)
                      : 2 * cut->count * width * (ranks - 1) / ranks;
@@ -363,8 +363,8 @@ msdu_status msdu__start_tables(msdu__engine *e)
     return MSDU_OK;
 }
 
-/* Room for every slice of the finest cut once a step, for the step after, and the API thread's
- * commands: it stays, whatever the cut. */
+/* Room for every slice of the finest slicing once a step, for the step after, and the API thread's
+ * commands: it stays, whatever the slicing. */
 static msdu_status place_events(msdu__engine *e)
 {
     uint32_t slices = 0;

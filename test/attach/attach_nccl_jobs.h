@@ -105,9 +105,9 @@ static void enqueue(trainer *t, cudaHostFn_t function, job j)
 
 static ncclDataType_t type_of(const trainer *t, int layer)
 {
-    bool is_narrow = (t->is_half || t->is_bfloat) && !(t->mixed && layer == 0);
+    bool is_compressed = (t->is_half || t->is_bfloat) && !(t->mixed && layer == 0);
     ncclDataType_t narrow = t->is_half ? ncclFloat16 : ncclBfloat16;
-    return is_narrow ? narrow : t->is_double ? ncclFloat64 : ncclFloat32;
+    return is_compressed ? narrow : t->is_double ? ncclFloat64 : ncclFloat32;
 }
 
 static size_t width_of(const trainer *t, int layer)

@@ -85,7 +85,7 @@ const char *world_error(void);
 /* Note a failure; returns false. */
 bool rank_failed(struct rank *me, const char *format, ...) MSDU_PRINTF(2, 3);
 
-/* The usual operation: a sum of float32 in lane 0. */
+/* The usual operation: a sum of float32 in channel 0. */
 msdu_op rank_sum(float *data, uint64_t count, uint64_t sequence);
 
 /* Start, and finish with wait() until the operation ended. */

@@ -193,7 +193,7 @@ static bool exchange_shares(struct rank *me)
 #define MANY_LANES     3
 #define MANY_PER_LANE  400
 #define MANY_ALL       (MANY_LANES * MANY_PER_LANE)
-#define MANY_IN_FLIGHT 6 /* of a lane */
+#define MANY_IN_FLIGHT 6 /* of a channel */
 #define MANY_COUNT_MAX 3000
 
 struct flight {
@@ -228,7 +228,7 @@ static bool many_start(struct rank *me, struct many *many, uint32_t lane)
     return true;
 }
 
-/* Polls: a rank that blocked in one lane could keep others waiting in another. */
+/* Polls: a rank that blocked in one channel could keep others waiting in another. */
 static bool many_finish(struct rank *me, struct many *many, uint32_t lane)
 {
     uint64_t sequence = many->ended[lane];
@@ -247,7 +247,7 @@ static bool many_finish(struct rank *me, struct many *many, uint32_t lane)
     return true;
 }
 
-/* A lane that has something in flight. */
+/* A channel that has something in flight. */
 static bool many_finish_any(struct rank *me, struct many *many)
 {
     for (uint32_t lane = 0; lane < MANY_LANES; lane++) {
@@ -258,7 +258,7 @@ static bool many_finish_any(struct rank *me, struct many *many)
     return true;
 }
 
-/* Each rank starts in an order of its own over the lanes, with naps of its own. */
+/* Each rank starts in an order of its own over the channels, with naps of its own. */
 static bool many_in_flight(struct rank *me)
 {
     struct many *many = calloc(1, sizeof(*many));
@@ -268,7 +268,8 @@ static bool many_in_flight(struct rank *me)
         random = mix(random);
         uint32_t lane = (uint32_t)(random % MANY_LANES);
         if ((me->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0) {
-            /* the library starts operations in one order on all ranks, this one lane by lane */
+            /* the library starts operations in one order on all ranks, this one channel by channel
+             */
             lane = (uint32_t)((many->next[0] + many->next[1] + many->next[2]) % MANY_LANES);
         }
         uint64_t in_flight = many->next[lane] - many->ended[lane];
@@ -289,8 +290,8 @@ static bool many_in_flight(struct rank *me)
     return is_good;
 }
 
-/* Rank 0 has the next operation of the lane under way; the others begin it only when rank 0 says,
- * on another lane, that its first has ended. */
+/* Rank 0 has the next operation of the channel under way; the others begin it only when rank 0
+ * says, on another channel, that its first has ended. */
 static bool ends_before_the_next(struct rank *me)
 {
     float values[3] = {1.0F, 1.0F, 1.0F};
@@ -300,7 +301,7 @@ static bool ends_before_the_next(struct rank *me)
     msdu_req *reqs[2] = {NULL};
     word.lane = 1;
     if ((me->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0) {
-        return true; /* lanes are one order there, and these are two */
+        return true; /* channels are one order there, and these are two */
     }
     RANK_CHECK(me, me->backend->start(me->comm, &first, &reqs[0]) == MSDU_OK);
     if (me->index == 0) {

@@ -224,7 +224,7 @@ typedef struct recorder_comm {
     uint64_t random;
     uint64_t count;
     uint64_t hash[LANES_MOST];
-    uint64_t order; /* over all lanes */
+    uint64_t order; /* over all channels */
 } recorder_comm;
 
 static recorder_comm *recorder_of(msdu_comm *comm)

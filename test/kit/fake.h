@@ -53,12 +53,12 @@ uint64_t fake_clock(void *user);
 
 /* Put it in place of a context's backend between create and start. */
 extern const msdu_backend fake_recorder;
-extern const msdu_backend fake_recorder_single; /* asks for one order over all lanes */
+extern const msdu_backend fake_recorder_single; /* asks for one order over all channels */
 /* A rank's `created`: its operations dawdle, where its tensors are in the host's memory. */
 void fake_delay(ranks_self *self);
-/* Hash of everything started, over all lanes in the order of starting. */
+/* Hash of everything started, over all channels in the order of starting. */
 uint64_t fake_recorder_order(const msdu_comm *comm);
-/* Hash of everything started on any lane of a recorder's group, each lane in its order. */
+/* Hash of everything started on any channel of a recorder's group, each channel in its order. */
 uint64_t fake_recorder_hash(const msdu_comm *comm);
 uint64_t fake_recorder_count(const msdu_comm *comm);
 

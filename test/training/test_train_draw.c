@@ -260,7 +260,7 @@ START_TEST(local_rounds_weigh_all_their_steps)
     job.config.domain = "parameter";
     job.config.overlap = "blocking";
     job.config.interval_steps = 4;
-    state = (drawing){.batch = 2, .total = 8, .slow = -1, .draws = true};
+    state = (drawing){.batch = 2, .total = 8, .ahead = 64, .slow = -1, .draws = true}; /* even */
     job.computed = NULL;
     job.ended = keep_weights;
     run_to_end(&job, &run);

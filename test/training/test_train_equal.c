@@ -177,7 +177,7 @@ START_TEST(the_policy_keeps_their_bits)
 }
 END_TEST
 
-/* What all ranks hold already needs no mean, so a narrow wire takes nothing from it. */
+/* What all ranks hold already needs no mean, so a compressed wire takes nothing from it. */
 START_TEST(narrow_wires_have_nothing_to_lose)
 {
     static const char *const wires[] = {"bfloat16", "int8", "int4", "int2", "sparse"};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of training in 16-bit types over narrow wires: error feedback is float32 for them, too. */
+/* Tests of training in 16-bit types over compressed wires: error feedback is float32 for them, too.
+ */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>

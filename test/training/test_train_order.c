@@ -135,7 +135,7 @@ START_TEST(local_rounds)
 }
 END_TEST
 
-/* Where the backend needs it, lanes do not run beside each other either. */
+/* Where the backend needs it, channels do not run beside each other either. */
 START_TEST(one_order_over_all_lanes)
 {
     static const char *const overlaps[] = {"backward", "blocking", "delayed", "streamed"};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of training over narrow wires: equal ranks, small errors, nothing lost, bytes as counted.
+/* Tests of training over compressed wires: equal ranks, small errors, nothing lost, bytes as
+ * counted.
  */
 #include <check.h>
 #include <math.h>
@@ -131,7 +132,7 @@ END_TEST
 
 static const ranks_tensor large[] = {{.count = 4096}, {.count = 12288}};
 
-/* Two phases, N - 1 of N parts each: 2 b / 8 d (N - 1) / N, and the control message. */
+/* Two phases, N - 1 of N parts each: 2 b / 8 d (N - 1) / N, and the statistics message. */
 START_TEST(bytes_sent_follow_the_formula)
 {
     for (int wire = 0; wire < MSDU__WIRE_COUNT; wire++) {

@@ -76,7 +76,7 @@ struct msdu_comm final : public msdu_gloo::Owner {
     /* One of the groups besides the world, as a job of its own over the same hub. */
     struct Group {
         msdu_host host{};
-        uint32_t first_id = 0; /* of its lanes, in the words of the hub: no other group has it */
+        uint32_t first_id = 0; /* of its channels, in the words of the hub: no other group has it */
         std::vector<std::unique_ptr<Lane>> lanes;
     };
 
@@ -129,7 +129,7 @@ msdu_comm::~msdu_comm()
     msdu__hub_close(hub_);
 }
 
-/* All lanes of this rank with their numbers, which are the same for all who share them. */
+/* All channels of this rank with their numbers, which are the same for all who share them. */
 template <typename Body> void msdu_comm::each_lane(Body body) const
 {
     for (uint32_t lane = 0; lane < lanes_.size(); lane++) {
@@ -160,7 +160,7 @@ void msdu_comm::connect_group(Group &group, uint32_t lanes)
     }
 }
 
-/* The hub's thread must not look at lanes while they are made. */
+/* The hub's thread must not look at channels while they are made. */
 void msdu_comm::split(uint32_t number, const int32_t *colors, uint32_t lanes)
 {
     const int32_t own = colors[host->rank];
@@ -242,7 +242,7 @@ bool msdu_comm::has_failed() const
     return is_failing_.load(std::memory_order_acquire);
 }
 
-/* A lane met `what`, or was interrupted: the hub knows best why, if given a moment. */
+/* A channel met `what`, or was interrupted: the hub knows best why, if given a moment. */
 msdu_status msdu_comm::fail(const std::string &what)
 {
     {
@@ -382,7 +382,7 @@ bool msdu_comm::is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out, uint
 uint64_t msdu_comm::progress(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out)
 {
     const msdu_comm *comm = static_cast<const msdu_comm *>(user);
-    /* who is not in the group of that lane is behind nobody */
+    /* who is not in the group of that channel is behind nobody */
     uint64_t started = lane < comm->host->lanes ? 0 : UINT64_MAX;
     *print_out = 0;
     comm->each_lane([&](uint32_t number, const Lane &one) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One lane: a worker thread that carries out its operations in order over its own connections. */
+/* One channel: a worker thread that carries out its operations in order over its own connections.
+ */
 #include "gloo_lane.h"
 #include "backend/local_move.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One lane: a worker thread that carries out its operations in order over its own connections. */
+/* One channel: a worker thread that carries out its operations in order over its own connections.
+ */
 #ifndef MSDU_GLOO_LANE_H
 #define MSDU_GLOO_LANE_H
 
@@ -26,26 +27,27 @@ struct msdu_req {
 namespace msdu_gloo
 {
 
-/* What a lane tells its owner, from the lane's thread. */
+/* What a channel tells its owner, from the channel's thread. */
 class Owner
 {
   public:
     virtual ~Owner() = default;
-    /* The group failed, or a lane met an error: find the cause. Returns the status of requests. */
+    /* The group failed, or a channel met an error: find the cause. Returns the status of requests.
+     */
     virtual msdu_status fail(const std::string &what) = 0;
     virtual bool has_failed() const = 0;
     virtual void complete(msdu_req *req, msdu_status status) = 0;
 };
 
 /*
- * Each lane has connections of its own, so that a small operation never waits behind a large one of
- * another lane, and an operation is cut into blocks of which two are under way at once: while one
- * is gathered the next is scattered.
+ * Each channel has connections of its own, so that a small operation never waits behind a large one
+ * of another channel, and an operation is cut into blocks of which two are under way at once: while
+ * one is gathered the next is scattered.
  *
  * An allreduce is a direct reduce-scatter and all-gather: rank j receives block part j of all
  * ranks, adds them in rank order, and sends the sum to all. The bits are equal on all ranks because
  * each element is summed once. Against gloo::allreduce (2022) on loopback of a busy machine with 2
- * cores, best of n in microseconds, ring, bcube, and this in slices of 4 MiB on 2 lanes:
+ * cores, best of n in microseconds, ring, bcube, and this in slices of 4 MiB on 2 channels:
  * - 2 ranks, 64 KiB: 156, 139, 118
  * - 2 ranks, 1 MiB: 382, 275, 335
  * - 2 ranks, 64 MiB: 33659, 57702, 30159
@@ -55,7 +57,7 @@ class Owner
  *
  * So it is used for all sizes. Slices of 1 MiB take a tenth more, of 256 KiB three times as much.
  *
- * Memory: two blocks of scratch per lane, made by the constructor. Gloo itself allocates a few
+ * Memory: two blocks of scratch per channel, made by the constructor. Gloo itself allocates a few
  * small nodes (queues and maps by slot) for every send and receive; this file allocates nothing
  * after the constructor.
  */

@@ -43,7 +43,7 @@ std::chrono::milliseconds deadline(const msdu_host &host)
     return std::chrono::milliseconds(static_cast<int64_t>(host.deadline_ns / kNsPerMs + 1));
 }
 
-/* Gloo's store on top of the hub's; each lane has keys of its own. */
+/* Gloo's store on top of the hub's; each channel has keys of its own. */
 class HubStore : public gloo::rendezvous::Store
 {
   public:
@@ -111,7 +111,7 @@ auto connect_mesh(Mesh &mesh, const Shared &store, Device &device, long)
 
 using Badge = std::array<uint8_t, MSDU__HUB_NONCE_BYTES>;
 
-/* What rank `from` shows rank `to` on the connection of a lane. */
+/* What rank `from` shows rank `to` on the connection of a channel. */
 Badge badge(msdu__hub *hub, int from, int to, uint32_t lane)
 {
     Badge mac{};

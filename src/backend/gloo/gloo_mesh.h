@@ -52,7 +52,7 @@ class PipeGuard
 /* A device bound to host->interface, or to `address` if there is none; with TLS if set. */
 Device make_device(const msdu_host &host, const char *address);
 
-/* Connect all ranks for one lane, and check through the new connections who is at their ends. */
+/* Connect all ranks for one channel, and check through the new connections who is at their ends. */
 Context make_context(const msdu_host &host, msdu__hub *hub, Device &device, uint32_t lane);
 
 /* One line of a Gloo error, without its source file. */

@@ -2,7 +2,7 @@
 /*
  * Ranks of one host that share memory: what the files of this folder have in common.
  *
- * A segment without a name (memfd) holds counters and two buffers for each rank and lane. An
+ * A segment without a name (memfd) holds counters and two buffers for each rank and channel. An
  * operation goes through the buffers in pieces: a rank writes its part, adds up its share of all
  * parts, and reads all shares. Who got on rings the others' bells (eventfd). The operations are
  * carried out in start(), test() and wait(), on the caller's thread; a thread of the backend's own
@@ -20,7 +20,8 @@
 #define MSDU__HOST_RANKS 128    /* their bells fit into one message */
 #define MSDU__HOST_ALIGN 64
 
-/* How far one rank has come in one lane. Pieces are counted over all operations of the lane. */
+/* How far one rank has come in one channel. Pieces are counted over all operations of the channel.
+ */
 struct host_rank {
     msdu__cell posted;  /* operations started */
     msdu__cell written; /* pieces that lie in its buffer */
@@ -40,26 +41,26 @@ enum host_phase { HOST_WRITE, HOST_COMPARE, HOST_SUM, HOST_READ };
 
 struct msdu_req {
     msdu_op op;
-    struct msdu_req *next; /* free, or behind it in its lane */
+    struct msdu_req *next; /* free, or behind it in its channel */
     uint64_t since_ns;     /* it waits for others */
     bool is_done;
     msdu_status status;
 };
 
-/* One lane, as this rank sees it. */
+/* One channel, as this rank sees it. */
 struct host_lane {
     struct msdu_req *first;
     struct msdu_req *last;
     enum host_phase phase; /* of the first */
     uint64_t at;           /* bytes of it behind us */
-    uint64_t pieces;       /* in the lane */
+    uint64_t pieces;       /* in the channel */
 };
 
 struct msdu_comm {
     const msdu_host *host;
     int32_t rank;
     int32_t ranks;
-    uint32_t prints; /* kept of a lane's operations, by sequence */
+    uint32_t prints; /* kept of a channel's operations, by sequence */
     struct msdu_req *reqs;
     struct msdu_req *free;
     struct host_lane *lanes;
@@ -106,7 +107,7 @@ int32_t msdu__host_name(const struct msdu_comm *comm, int32_t rank);
 int32_t msdu__host_list(const struct msdu_comm *comm, const bool *marks, char *text, size_t bytes);
 
 /* --- host_move.c: operations --- */
-/* Get on with the first operations of all lanes, as far as the others let us. */
+/* Get on with the first operations of all channels, as far as the others let us. */
 void msdu__host_advance(struct msdu_comm *comm);
 
 #endif

@@ -13,11 +13,11 @@
 
 #define SUM_BYTES 4096 /* added up at a time: it stays in the first-level cache */
 
-/* A piece of an operation in a lane. */
+/* A piece of an operation in a channel. */
 struct piece {
     const struct msdu_comm *comm;
     const msdu_op *op;
-    uint64_t number; /* in the lane */
+    uint64_t number; /* in the channel */
     uint64_t at;     /* first byte of every rank's stream */
     uint64_t bytes;
 };

@@ -30,13 +30,14 @@
 
 #define MPI__NOTICES 16 /* messages under way to all others */
 #define MPI__LANES   64 /* that fit into a notice */
-#define MPI__PRINTS  64 /* latest operations of a lane whose fingerprints are known */
+#define MPI__PRINTS  64 /* latest operations of a channel whose fingerprints are known */
 
 typedef enum mpi__notice_kind {
     MPI__STARTED = 1, /* "I have started this operation" */
     MPI__FAILED = 2,  /* the group has failed: status and text */
-    MPI__LEFT = 3, /* "I have left": in place of a text how many operations of each lane I started
-                    */
+    MPI__LEFT =
+        3, /* "I have left": in place of a text how many operations of each channel I started
+            */
 } mpi__notice_kind;
 
 /* What ranks tell each other beside the data; of the text, what there is. */
@@ -61,7 +62,7 @@ typedef struct mpi__sending {
     bool is_used;
 } mpi__sending;
 
-/* What a rank said last about a lane. */
+/* What a rank said last about a channel. */
 typedef struct mpi__heard {
     uint64_t sequence;
     bool is_any;
@@ -143,7 +144,7 @@ void mpi__watch_end(struct msdu_comm *comm);
 msdu_status mpi__watch_poll(struct msdu_comm *comm);
 /* This rank leaves while others, as it seems, do not: they must not wait for it. */
 void mpi__watch_leave(struct msdu_comm *comm);
-/* Fails if a rank has left before this operation of a lane; else MSDU_OK. */
+/* Fails if a rank has left before this operation of a channel; else MSDU_OK. */
 msdu_status mpi__watch_reachable(struct msdu_comm *comm, uint32_t lane, uint64_t sequence);
 /* The first cause stays; told to all others. */
 msdu_status mpi__watch_fail(struct msdu_comm *comm, msdu_status status, const char *format, ...)

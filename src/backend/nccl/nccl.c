@@ -2,7 +2,7 @@
 /*
  * Backend module "nccl": collectives between GPUs over NCCL, and the memory and loops of the device
  * (nccl_device.c). The rendezvous is the hub's: it names who is missing, late or lost, which NCCL
- * does not. One communicator on one stream: operations of all lanes run in the order of their
+ * does not. One communicator on one stream: operations of all channels run in the order of their
  * start, which the library keeps equal on all ranks (MSDU_CAP_SINGLE_ORDER).
  */
 #include "nccl_impl.h"

@@ -32,7 +32,7 @@ struct msdu_req {
     struct msdu_req *next_more;
 };
 
-/* What a lane was given, for the hub. */
+/* What a channel was given, for the hub. */
 typedef struct msdu__nccl_lane {
     msdu__cell started;
     msdu__cell *prints; /* by sequence; see nccl.c */

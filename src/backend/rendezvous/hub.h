@@ -25,7 +25,7 @@ typedef struct msdu__hub_watch {
     void *user;
     /* Has an operation waited past the deadline? Then it says which. */
     bool (*is_stalled)(void *user, uint64_t now_ns, uint32_t *lane_out, uint64_t *sequence_out);
-    /* Operations started in a lane; print_out: what operation `sequence` is, 0 if not known. */
+    /* Operations started in a channel; print_out: what operation `sequence` is, 0 if not known. */
     uint64_t (*progress)(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out);
     /* The group failed; msdu__hub_verdict() says why. May be called more than once. */
     void (*failed)(void *user);

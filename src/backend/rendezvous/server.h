@@ -39,7 +39,7 @@ struct msdu__stall {
 struct msdu__here {
     uint32_t index;
     uint32_t print;   /* what operation it is on this rank, 0 if not known */
-    uint64_t started; /* operations started in the lane */
+    uint64_t started; /* operations started in the channel */
 };
 
 struct msdu__verdict {

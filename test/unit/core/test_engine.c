@@ -345,7 +345,7 @@ START_TEST(a_backend_that_cannot_notify_is_polled)
 }
 END_TEST
 
-/* Window of 4 slices, and the control message. */
+/* Window of 4 slices, and the statistics message. */
 START_TEST(no_more_than_the_window_is_in_flight)
 {
     fake_reset();
@@ -378,7 +378,7 @@ START_TEST(slices_start_as_overlap_says)
 }
 END_TEST
 
-START_TEST(gradients_wait_for_the_control_message)
+START_TEST(gradients_wait_for_the_statistics_message)
 {
     fake_reset();
     rig *r = mode_rig(0);
@@ -428,7 +428,7 @@ START_TEST(operations_that_never_end_time_out)
 }
 END_TEST
 
-/* The plan has a deadline of its own: no slice and no control message waits for it. */
+/* The plan has a deadline of its own: no slice and no statistics message waits for it. */
 START_TEST(a_plan_that_never_comes_times_out)
 {
     fake_reset();
@@ -502,7 +502,7 @@ int main(void)
     tcase_add_test(tcase, a_backend_that_cannot_notify_is_polled);
     tcase_add_loop_test(tcase, no_more_than_the_window_is_in_flight, 0, MODES_BY_HAND);
     tcase_add_loop_test(tcase, slices_start_as_overlap_says, 0, 2);
-    tcase_add_test(tcase, gradients_wait_for_the_control_message);
+    tcase_add_test(tcase, gradients_wait_for_the_statistics_message);
     tcase_add_loop_test(tcase, operations_that_never_end_time_out, 0, 3);
     tcase_add_loop_test(tcase, a_plan_that_never_comes_times_out, 0, 2);
     tcase_add_test(tcase, a_start_that_never_ends_times_out);

@@ -180,7 +180,7 @@ START_TEST(a_state_of_more_lanes_goes_on_with_those_there_are)
     kit_save save;
     ranks_job job = cutting_job(3, "float32");
     ck_assert(ranks_go(&job, &whole));
-    kit_interrupt(&job, 3, &save); /* step 1 has cut it as tunings[0] says, for 2 lanes */
+    kit_interrupt(&job, 3, &save); /* step 1 has cut it as tunings[0] says, for 2 channels */
     job.config.lanes = 1;
     job.stepped = NULL;
     ck_assert(kit_resume(&job, 3, &save, &run));
@@ -236,7 +236,7 @@ START_TEST(all_ranks_choose_alike_by_what_they_measured)
     job.style = _i == 0 ? RANKS_IN_ORDER : RANKS_DEFERRED;
     ranks_run_well(&job, &run);
     const msdu_summary *first = &run.selves[0].summary;
-    ck_assert_uint_ge(first->slice_cuts, 1); /* it tries another cut, at least */
+    ck_assert_uint_ge(first->slice_cuts, 1); /* it tries another slicing, at least */
     ck_assert_uint_ge(first->slice_bytes, 32 * KIB);
     for (int rank = 1; rank < 3; rank++) {
         const msdu_summary *other = &run.selves[rank].summary;
@@ -262,7 +262,7 @@ START_TEST(what_is_given_is_kept)
     const msdu_summary *summary = &run.selves[0].summary;
     if (_i == 1) {
         ck_assert_uint_eq(summary->window, 3);
-    } else { /* and bits that depend on the cut do not depend on time */
+    } else { /* and bits that depend on the slicing do not depend on time */
         ck_assert_uint_eq(summary->slice_cuts, 0);
         ck_assert_uint_eq(summary->slice_bytes, _i == 0 ? 20000 : _i == 2 ? 512 * KIB : 256 * KIB);
     }

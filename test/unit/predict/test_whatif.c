@@ -103,7 +103,7 @@ typedef struct hand {
     uint32_t interval;
     uint32_t delay;
     bool is_gated;
-    bool is_narrow;
+    bool is_compressed;
     bool commits_slices;
     msdu__sim_wait wait;
     double message;
@@ -140,7 +140,7 @@ static msdu__sim_result run_hand(const hand *h, uint32_t window, uint32_t lanes)
                          .window = window,
                          .lanes = lanes,
                          .is_gated = h->is_gated,
-                         .is_narrow = h->is_narrow,
+                         .is_compressed = h->is_compressed,
                          .commits_slices = h->commits_slices,
                          .wait = h->wait,
                          .message_ns = h->message,
@@ -155,8 +155,8 @@ static const hand hands[] = {
     /* one layer: nothing can hide */
     {.layers = 1, .forward = 1, .backward = 2, .work = 6, .step = 9},
     {.layers = 1, .forward = 1, .backward = 2, .work = 6, .latency = 2, .step = 13},
-    {.layers = 1, .forward = 1, .backward = 2, .work = 6, .is_narrow = true, .step = 9},
-    /* the control message outlasts the slice */
+    {.layers = 1, .forward = 1, .backward = 2, .work = 6, .is_compressed = true, .step = 9},
+    /* the statistics message outlasts the slice */
     {.layers = 1, .forward = 1, .backward = 2, .work = 6, .message = 10, .step = 13},
     /* the slice is given out at 9, so B ends at 12; the next round opens at 13, its slice at 19 */
     {.layers = 1,

@@ -283,7 +283,7 @@ typedef struct group {
     uint32_t ready_at[RANKS_MAX][ITEMS_MAX];    /* turn in which a rank's slice becomes ready */
     uint8_t phase[RANKS_MAX][ITEMS_MAX];        /* by slice */
     uint32_t next[RANKS_MAX];                   /* plan position not yet released */
-    uint32_t next_second[RANKS_MAX][LANES_MAX]; /* next position of phase 2, by lane */
+    uint32_t next_second[RANKS_MAX][LANES_MAX]; /* next position of phase 2, by channel */
     uint32_t lane_log[RANKS_MAX][2 * LANES_MAX][ITEMS_MAX]; /* slices in order of start */
     uint32_t lane_started[RANKS_MAX][2 * LANES_MAX];
     uint32_t lane_ended[2 * LANES_MAX];
@@ -320,7 +320,7 @@ static bool release_first(group *g, uint32_t rank, uint32_t turn)
     return true;
 }
 
-/* Start phase 2 of the next position of a lane, if its phase 1 is over here. */
+/* Start phase 2 of the next position of a channel, if its phase 1 is over here. */
 static bool release_second(group *g, uint32_t rank, uint32_t lane)
 {
     uint32_t position = g->next_second[rank][lane] * g->lanes + lane;
@@ -345,8 +345,9 @@ static bool all_started(const group *g, uint32_t lane, uint32_t operation)
     return true;
 }
 
-/* End the next operation of a lane once every rank has started it. A backend matches operations
- * by their place in the lane, so that ranks which name different slices there have mixed data. */
+/* End the next operation of a channel once every rank has started it. A backend matches operations
+ * by their place in the channel, so that ranks which name different slices there have mixed data.
+ */
 static bool end_operation(group *g, uint32_t lane, bool *is_mixed)
 {
     uint32_t operation = g->lane_ended[lane];
@@ -386,7 +387,7 @@ static uint32_t slices_complete(const group *g)
     return complete;
 }
 
-/* Random ranks and lanes move; after the last ready time all move until nothing does. */
+/* Random ranks and channels move; after the last ready time all move until nothing does. */
 static bool group_runs_to_the_end(group *g, bool *is_mixed)
 {
     const uint32_t last_ready = 200;

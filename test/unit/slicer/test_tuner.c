@@ -12,7 +12,7 @@
 #define WORLDS 2000
 #define ROUNDS 64
 #define MANY   50000 /* worlds, and the most of them */
-#define MISSES 6     /* in which a cut may stay well behind the best */
+#define MISSES 6     /* in which a slicing may stay well behind the best */
 
 static uint64_t seed_now = 11;
 
@@ -68,7 +68,7 @@ static msdu__tuner_round round_of(const world *w, msdu__tuning tuning)
     return round;
 }
 
-/* What a step loses under a cut, in truth. */
+/* What a step loses under a slicing, in truth. */
 static double loss_of(const world *w, msdu__tuning tuning)
 {
     double slices = ceil((double)w->args.model_bytes / (double)tuning.slice_bytes);
@@ -238,12 +238,12 @@ START_TEST(keeps_within_its_bounds)
 }
 END_TEST
 
-/* Rates of 1, 2, 4 and 8 lanes, how many there are, and which are found from 2 on. */
+/* Rates of 1, 2, 4 and 8 channels, how many there are, and which are found from 2 on. */
 static const struct {
     double by_lanes[4];
     uint32_t most;
     uint32_t best;
-    uint32_t changes; /* of lanes */
+    uint32_t changes; /* of channels */
 } lane_cases[] = {
     {{1, 1, 1, 1}, 8, 2, 3},       {{2, 1.5, 1, 1}, 8, 4, 3},     {{2, 1.5, 1.2, 1}, 8, 8, 2},
     {{2, 1.5, 1.2, 1}, 4, 4, 1},   {{1, 1.2, 1.3, 1.4}, 8, 1, 2}, {{1, 1.2, 1.3, 1.4}, 2, 1, 1},
@@ -329,7 +329,7 @@ START_TEST(a_narrow_slice_sends_no_more_and_leaves_room_for_order)
         uint32_t fragments = 1 + (uint32_t)(random_next(&seed_now) % 32);
         uint64_t sent = (uint64_t)((double)model * share);
         uint64_t first = msdu__tuner_first(model, 4, 2).slice_bytes;
-        uint64_t bytes = msdu__tuner_narrow(first, model, sent, fragments);
+        uint64_t bytes = msdu__tuner_compressed(first, model, sent, fragments);
         uint64_t slices = fragments > 1 ? 4 * (uint64_t)fragments : 16;
         uint64_t few = fragments > 1 ? UINT64_MAX : 8; /* of slices up to 1 MiB */
         ck_assert_uint_ge(bytes, first);
@@ -348,18 +348,19 @@ START_TEST(a_narrow_slice_sends_no_more_and_leaves_room_for_order)
                   bytes >= model || bytes == 2 * MIB);
     }
     uint64_t resnet = 4 * 25557032ULL;
-    ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, resnet, 1), MIB);
-    ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, resnet / 2, 1), 2 * MIB);
-    ck_assert_uint_eq(msdu__tuner_narrow(MIB, resnet, (uint64_t)((double)resnet / 7.9), 1),
+    ck_assert_uint_eq(msdu__tuner_compressed(MIB, resnet, resnet, 1), MIB);
+    ck_assert_uint_eq(msdu__tuner_compressed(MIB, resnet, resnet / 2, 1), 2 * MIB);
+    ck_assert_uint_eq(msdu__tuner_compressed(MIB, resnet, (uint64_t)((double)resnet / 7.9), 1),
                       2 * MIB);
-    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, resnet / 10, resnet / 79, 1), MIB);
+    ck_assert_uint_eq(msdu__tuner_compressed(256 * KIB, resnet / 10, resnet / 79, 1), MIB);
     uint64_t vgg = 4 * 2225284ULL; /* a round of 9 slices, not 17 */
-    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, vgg, (uint64_t)((double)vgg / 7.9), 1), MIB);
+    ck_assert_uint_eq(msdu__tuner_compressed(256 * KIB, vgg, (uint64_t)((double)vgg / 7.9), 1),
+                      MIB);
     uint64_t middle = 16 * MIB; /* 16 of 1 MiB, not 8 of 2 */
-    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, middle, middle / 8, 1), MIB);
+    ck_assert_uint_eq(msdu__tuner_compressed(256 * KIB, middle, middle / 8, 1), MIB);
     uint64_t small = 4 * 126084; /* in four bits one slice, not four */
-    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, small, small / 2, 1), 256 * KIB);
-    ck_assert_uint_eq(msdu__tuner_narrow(256 * KIB, small, (uint64_t)((double)small / 7.75), 1),
+    ck_assert_uint_eq(msdu__tuner_compressed(256 * KIB, small, small / 2, 1), 256 * KIB);
+    ck_assert_uint_eq(msdu__tuner_compressed(256 * KIB, small, (uint64_t)((double)small / 7.75), 1),
                       512 * KIB);
 }
 END_TEST

@@ -23,8 +23,8 @@ def wrapped(net, what):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        shape = (dist.get_world_size(), 1) if what == "hsdp" else (dist.get_world_size(),)
-        mesh = init_device_mesh("cpu", shape)
+        shape, names = ((2, 1), ("replicate", "shard")) if what == "hsdp" else ((2,), ("shard",))
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         return fully_shard(net, mesh=mesh)
     return DDP(net) if what in ("no_sync", "flag", "by_hand") else net
 

@@ -3,6 +3,8 @@
  * apart where reductions alone would not. */
 #include "preload.h"
 
+#include <limits.h>
+
 static void mark(void)
 {
     const msdu__attach *attach = msdu__inside > 0 ? NULL : msdu__ladder_loaded();
@@ -36,11 +38,17 @@ PRELOAD int MPI_Bcast(void *data, int count, uintptr_t type, int root, uintptr_t
     return call == NULL ? ERR_OTHER : call(data, count, type, root, comm);
 }
 
+/* As MPI_Allreduce_c in preload.c: a count that fits goes to the ordinary function. */
 PRELOAD int MPI_Bcast_c(void *data, int64_t count, uintptr_t type, int root, uintptr_t comm)
 {
-    static msdu__real real = {.name = "MPI_Bcast_c"};
-    FIND(int (*)(void *, int64_t, uintptr_t, int, uintptr_t), real, call);
+    static msdu__real real = {.name = "MPI_Bcast"};
+    static msdu__real large = {.name = "MPI_Bcast_c"};
     broadcast(count, type);
+    if (count <= INT_MAX) {
+        FIND(int (*)(void *, int, uintptr_t, int, uintptr_t), real, call);
+        return call == NULL ? ERR_OTHER : call(data, (int)count, type, root, comm);
+    }
+    FIND(int (*)(void *, int64_t, uintptr_t, int, uintptr_t), large, call);
     return call == NULL ? ERR_OTHER : call(data, count, type, root, comm);
 }
 

@@ -103,7 +103,7 @@ START_TEST(a_free_link_leaves_the_formulas)
 {
     const struct speeds_case *c = &cases[_i];
     msdu__profile profile = make_profile();
-    msdu__whatif_question q = question_of(&profile, 4, 4, INFINITY, INFINITY);
+    msdu__whatif_question q = question_of(&profile, 4, 4, links[0], links[0]);
     near(predict(&q, &c->speeds, MSDU__UNEVEN_EXACT).step_ns, c->exact * COMPUTE_NS);
     near(predict(&q, &c->speeds, MSDU__UNEVEN_SHARES).step_ns, c->shared * COMPUTE_NS);
     msdu__uneven_answer clock = predict(&q, &c->speeds, MSDU__UNEVEN_CLOCK);
@@ -136,7 +136,7 @@ START_TEST(two_levels_are_hosts_by_the_clock)
 {
     msdu__profile profile = make_profile();
     msdu__uneven_speeds speeds = {{1, 1, 1, 0.25}, 4};
-    msdu__whatif_question q = question_of(&profile, 4, 2, INFINITY, 0.5);
+    msdu__whatif_question q = question_of(&profile, 4, 2, links[0], 0.5);
     msdu__uneven_answer two = predict(&q, &speeds, MSDU__UNEVEN_TWO_LEVELS);
     near(two.step_ns, COMPUTE_NS);
     near(two.batches_ns, COMPUTE_NS * 2 / 1.25);
@@ -154,7 +154,7 @@ START_TEST(hosts_are_as_fast_as_their_slowest_rank)
 {
     msdu__profile profile = make_profile();
     msdu__uneven_speeds speeds = {{1, 1, 0.5}, 3}; /* hosts 1 1, .5 1, 1 .5 */
-    msdu__whatif_question q = question_of(&profile, 12, 6, INFINITY, INFINITY);
+    msdu__whatif_question q = question_of(&profile, 12, 6, links[0], links[0]);
     msdu__uneven_answer two = predict(&q, &speeds, MSDU__UNEVEN_TWO_LEVELS);
     near(two.batches_ns, COMPUTE_NS * 3 / 2);
     speeds = (msdu__uneven_speeds){{1, 0.5}, 2}; /* every host has both */

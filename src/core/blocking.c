@@ -59,7 +59,7 @@ msdu_status msdu__blocking_gather(msdu__engine *e, const void *own, uint64_t byt
         status =
             msdu__fail(MSDU_ERR_NO_MEMORY, "rank %d: no memory to compare ranks", e->job->rank);
     }
-    for (size_t i = 0; status == MSDU_OK && i < ranks; i++) {
+    for (size_t i = 0; shares != NULL && i < ranks; i++) {
         shares[i] = bytes;
     }
     status = status == MSDU_OK ? msdu__blocking_run(e, &op, lane) : status;

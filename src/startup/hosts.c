@@ -119,11 +119,11 @@ static bool share_memory(const facts *all, const int32_t *host, int32_t ranks)
 static msdu_status open_inner(msdu__engine *e, const facts *all, const int32_t *host)
 {
     msdu__levels *levels = &e->job->levels;
-    const unsigned char *token = NULL;
+    const unsigned char *token = all[e->job->rank].token;
     int32_t count = 0;
     for (int32_t i = 0; i < e->job->ranks; i++) {
         if (host[i] == levels->host) {
-            token = token == NULL ? all[i].token : token;
+            token = count == 0 ? all[i].token : token;
             levels->names[count++] = i;
         }
     }

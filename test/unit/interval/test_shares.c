@@ -112,7 +112,7 @@ START_TEST(sums_are_exact_and_no_rank_has_nothing)
 {
     for (int trial = 0; trial < 3000; trial++) {
         world w;
-        double sizes[RANKS_MOST];
+        double sizes[RANKS_MOST] = {0};
         begin(&w, integer(1, RANKS_MOST), 1);
         for (int i = 0; i < w.ranks; i++) {
             sizes[i] = integer(0, 9) == 0 ? 0 : exp(between(-8, 8));

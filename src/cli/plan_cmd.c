@@ -131,10 +131,10 @@ static int find_topology(const char *text, struct argp_state *state)
 static error_t read_text(int key, const char *text, struct argp_state *state)
 {
     msdu__plan_request *r = state->input;
-    double *rate = key == KEY_LINK ? &r->rate_mbit : key == KEY_INNER ? &r->inner_rate_mbit : NULL;
     if (key == KEY_HOSTS && !msdu__plan_read_hosts(text, r)) {
         argp_error(state, "'%s' are no hosts: such as 2x8, at most 1e6 ranks", text);
-    } else if (rate != NULL && !msdu__plan_read_rate(text, rate)) {
+    } else if ((key == KEY_LINK && !msdu__plan_read_rate(text, &r->rate_mbit)) ||
+               (key == KEY_INNER && !msdu__plan_read_rate(text, &r->inner_rate_mbit))) {
         argp_error(state, "'%s' is no rate: such as 200mbit or 2.5gbit", text);
     } else if (key == KEY_SPEEDS && !msdu__plan_read_speeds(text, &r->speeds)) {
         argp_error(state, "'%s' are no speeds: at most %d, each 0.001 .. 1000, as 1,1,.5,.25", text,

@@ -217,6 +217,12 @@ bool msdu__recognize_was_mistaken(const msdu__recognizer *r)
     return has_evidence(r) && r->left_at > 0 && r->left_at < r->total;
 }
 
+uint64_t msdu__recognize_home(const msdu__recognizer *r, uint32_t tensor)
+{
+    const bool is_known = has_evidence(r) && (r->doubt > MSDU__DOUBT_SAID || r->is_twin[tensor]);
+    return is_known ? r->tensors[tensor].memory : 0;
+}
+
 bool msdu__recognize_is_blind(const msdu__recognizer *r)
 {
     return r->has_twins && !has_evidence(r);

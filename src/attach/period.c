@@ -113,15 +113,23 @@ static memory_order memory_of(const msdu__recognizer *r, uint32_t period, uint32
     return exact == window ? EXACT : far == 0 && 2 * near > window ? ABOUT : ELSEWHERE;
 }
 
+/* Behind an evaluation one period has more than the others. */
 uint32_t msdu__period_sums(const msdu__recognizer *r, uint32_t period, uint32_t *most_out)
 {
-    uint32_t sums = period;
-    *most_out = period;
-    for (uint32_t i = r->seen_count - period; i < r->seen_count; i++) {
-        sums += r->seen[i].small;
-        *most_out += r->seen[i].sums;
+    uint32_t fewest = UINT32_MAX;
+    *most_out = UINT32_MAX;
+    for (uint32_t k = 1; k <= REPEATS && k * period <= r->seen_count; k++) {
+        const msdu__seen *seen = &r->seen[r->seen_count - k * period];
+        uint32_t sums = period;
+        uint32_t most = period;
+        for (uint32_t i = 0; i < period; i++) {
+            sums += seen[i].small;
+            most += seen[i].sums;
+        }
+        fewest = sums < fewest ? sums : fewest;
+        *most_out = most < *most_out ? most : *most_out;
     }
-    return sums;
+    return fewest;
 }
 
 /* By sizes alone the period is several equal ones: equal blocks in memory of their own, or steps

@@ -19,8 +19,8 @@ static inline bool msdu__call_is_same(const msdu__call *x, const msdu__call *y)
 
 /* The first candidate from which on everything repeats. */
 uint32_t msdu__period_from(const msdu__recognizer *r, uint32_t period);
-/* The gradients of a step as a user would count them: with the small ones. most_out: if what looks
- * like a loss is one, too. */
+/* The gradients of each of the latest steps, as a user would count them: with the small ones.
+ * most_out: if what looks like a loss is one, too. */
 uint32_t msdu__period_sums(const msdu__recognizer *r, uint32_t period, uint32_t *most_out);
 /* Does anything repeat often enough? Equal on all ranks. */
 bool msdu__period_is_any(const msdu__recognizer *r);

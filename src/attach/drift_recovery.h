@@ -36,7 +36,9 @@ typedef struct msdu__apart {
     double last_lr;  /* of the latest of them */
     bool is_busy;    /* such a call is under way */
     bool is_left;    /* not in the pattern that was learned since, and told so */
-    uint64_t memory; /* where its sums were, if they have to come from there */
+    uint64_t memory; /* where its sums lie; 0: anywhere */
+    bool is_unsure;  /* others of its size came, which may have been its own */
+    double rounding; /* of x, in the latest call */
     void *parameter; /* x of the elements, in the call's type */
     void *momentum;  /* w */
     struct msdu__apart *next;
@@ -50,10 +52,14 @@ void msdu__apart_free(msdu__apart *list);
 
 /* The largest x of the whole list; 0 behind a synchronization, though w is not. */
 double msdu__apart_largest(const msdu__apart *list);
+/* Do its parameters differ between ranks, by more than rounding and as far as this one knows? */
+bool msdu__apart_differs(const msdu__apart *apart);
+/* Its momentum? Then parameters will, if the optimizer goes on without a reduction. */
+bool msdu__apart_drifts(const msdu__apart *apart);
 
-/* Which is a call of this kind? Of several alike those that had fewest calls, in order: their
- * order among each other is taken to be what it was. NULL: none. */
-msdu__apart *msdu__apart_find(msdu__apart *list, uint64_t count, int32_t kind);
+/* Which is a call of this kind, whose sum comes to `memory`? Of several that had fewest calls the
+ * first. NULL: none. */
+msdu__apart *msdu__apart_find(msdu__apart *list, uint64_t count, int32_t kind, uint64_t memory);
 
 /* `sum` is the same on all ranks: add what joins them; nothing to a sum with a NaN or infinity,
  * which is taken to be a step that the trainer skips (AMP). True: from the optimizer's next update
@@ -62,7 +68,7 @@ bool msdu__rejoin(const msdu__optimizer *optimizer, msdu__apart *apart, void *su
 /* The same where sums come later than calls: what follows from the call alone, and elements first
  * .. first + count of the sum, which are at `sum`. */
 bool msdu__rejoin_call(const msdu__optimizer *optimizer, msdu__apart *apart);
-void msdu__rejoin_add(const msdu__optimizer *optimizer, const msdu__apart *apart, uint64_t first,
+void msdu__rejoin_add(const msdu__optimizer *optimizer, msdu__apart *apart, uint64_t first,
                       uint64_t count, void *sum);
 
 #endif

@@ -5,26 +5,17 @@
 #include <assert.h>
 #include <string.h>
 
-#define REPEATS 3 /* of a period, before it is believed */
-#define STRAYS  2 /* steps' worth of strays in a row end the patience */
+#include "period.h"
 
-#define LOOK_STEPS   128 /* between two looks for contradictions, at last ... */
-#define LOOK_LOCAL   8   /* ... and under local steps */
-#define WINDOW_LEAST 24  /* candidates whose memory is looked at, for short periods */
+#define STRAYS 2 /* steps' worth of strays in a row end the patience */
+
+#define LOOK_STEPS 128 /* between two looks for contradictions, at last ... */
+#define LOOK_LOCAL 8   /* ... and under local steps */
 
 #define NEIGHBORS 8 /* places of the table where a memory may stand */
 
-/* Candidates that a period explains before it is believed, where equal layers could be behind it:
- * more than the layers of a model in a row have. */
-#define STRETCH_DOUBTFUL 4096
-
 /* Calls that a pattern explains before local steps build on it, by doubt. */
 static const uint64_t calls_proven[MSDU__DOUBTS] = {0, 0, 256, 512, 16384, UINT64_MAX, UINT64_MAX};
-
-static bool is_same(const msdu__call *x, const msdu__call *y)
-{
-    return x->count == y->count && x->kind == y->kind;
-}
 
 /* --- what was seen --- */
 
@@ -87,225 +78,21 @@ void msdu__recognize_mark(msdu__recognizer *r)
     r->since.marks++;
 }
 
-/* --- what a period of `period` candidates would explain --- */
-
-/* The first candidate from which on everything repeats. */
-static uint32_t periodic_from(const msdu__recognizer *r, uint32_t period)
-{
-    uint32_t from = r->seen_count - period;
-    while (from > 0 && is_same(&r->seen[from - 1].call, &r->seen[from - 1 + period].call)) {
-        from--;
-    }
-    return from;
-}
-
-/* Three times the same, and as long as is asked for. */
-static bool repeats(const msdu__recognizer *r, uint32_t period, uint32_t *from_out)
-{
-    const uint32_t from = periodic_from(r, period);
-    uint32_t calls = r->seen_count - from;
-    if (calls < REPEATS * period) {
-        return false;
-    }
-    for (uint32_t i = from; i < r->seen_count && calls < r->least; i++) {
-        calls += r->seen[i].others;
-    }
-    *from_out = from;
-    return calls >= r->least;
-}
-
-/* Does a call like this belong to the latest period? */
-static bool belongs(const msdu__recognizer *r, uint32_t period, const msdu__call *call)
-{
-    for (uint32_t i = r->seen_count - period; i < r->seen_count; i++) {
-        if (is_same(&r->seen[i].call, call)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Did something come before `from` that no step has? */
-static bool has_strange_past(const msdu__recognizer *r, uint32_t period, uint32_t from)
-{
-    for (uint32_t i = 0; i < from; i++) {
-        if (!belongs(r, period, &r->seen[i].call)) {
-            return true;
-        }
-    }
-    return r->is_cut;
-}
-
-/* Two of these periods came before, and then something else: they are parts of something longer. */
-static bool has_broken(const msdu__recognizer *r, uint32_t period, uint32_t from)
-{
-    uint32_t run = 0;
-    for (uint32_t i = 0; i + period < from; i++) {
-        bool is_run = is_same(&r->seen[i].call, &r->seen[i + period].call) &&
-                      belongs(r, period, &r->seen[i].call);
-        run = is_run ? run + 1 : 0;
-        if (run >= period) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Other calls in every period; but for the first ones, when parameters may have been averaged, as
- * soon as there are enough. */
-static bool has_marks(const msdu__recognizer *r, uint32_t period, uint32_t from)
-{
-    const uint32_t enough = (REPEATS + 2) * period;
-    const uint32_t begin = from + (r->seen_count - from >= enough ? 2 * period : period);
-    for (uint32_t end = r->seen_count; end >= begin + period; end -= period) {
-        uint32_t marks = 0;
-        for (uint32_t i = end - period; i < end; i++) {
-            marks += r->seen[i].marks;
-        }
-        if (marks == 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* How memory of the latest periods comes back, as far back as is worth it. */
-typedef enum memory_order {
-    ELSEWHERE, /* later or sooner than after a period, or not at all: two models take turns, say */
-    ABOUT,     /* mostly after a period, and never much later: places change among tensors */
-    EXACT,     /* after a period */
-} memory_order;
-
-static memory_order memory_of(const msdu__recognizer *r, uint32_t period, uint32_t from)
-{
-    const uint32_t stretch = r->seen_count - from - period;
-    uint32_t window = 2 * period > WINDOW_LEAST ? 2 * period : WINDOW_LEAST;
-    uint32_t exact = 0;
-    uint32_t near = 0;
-    uint32_t far = 0;
-    window = window < stretch ? window : stretch;
-    for (uint32_t i = r->seen_count - window; i < r->seen_count; i++) {
-        const uint64_t back = r->seen[i].back;
-        exact += back == period ? 1 : 0;
-        near += 4 * back >= 3 * (uint64_t)period && 4 * back <= 6 * (uint64_t)period ? 1 : 0;
-        far += back == 0 || back >= 2 * (uint64_t)period ? 1 : 0;
-    }
-    return exact == window ? EXACT : far == 0 && 2 * near > window ? ABOUT : ELSEWHERE;
-}
-
-/* The gradients of a step as a user would count them: with the small ones. most_out: if what looks
- * like a loss is one, too. */
-static uint32_t sums_of(const msdu__recognizer *r, uint32_t period, uint32_t *most_out)
-{
-    uint32_t sums = period;
-    *most_out = period;
-    for (uint32_t i = r->seen_count - period; i < r->seen_count; i++) {
-        sums += r->seen[i].small;
-        *most_out += r->seen[i].sums;
-    }
-    return sums;
-}
-
-/* By sizes alone the period is several equal ones: equal blocks in memory of their own, or steps
- * whose memory alternates? Marks between some of them only speak for blocks. */
-static bool is_divisible(const msdu__recognizer *r, uint32_t period, uint32_t from, bool is_marked)
-{
-    for (uint32_t part = 1; part <= period / 2; part++) {
-        if (period % part == 0 && periodic_from(r, part) <= from &&
-            (!is_marked || has_marks(r, part, from))) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Could it be a step, by this rank's own evidence? */
-static bool is_step(const msdu__recognizer *r, uint32_t period, uint32_t from, msdu__doubt *doubt)
-{
-    const memory_order memory = memory_of(r, period, from);
-    const bool is_exact = memory == EXACT;
-    const bool is_marked = has_marks(r, period, from);
-    /* one place for all: equal layers would do the same, and may have marks behind each */
-    if (memory == ELSEWHERE || period == 1 || has_broken(r, period, from) ||
-        is_divisible(r, period, from, is_exact && is_marked)) {
-        return false;
-    }
-    const bool is_strange = has_strange_past(r, period, from);
-    *doubt = !is_exact                              ? MSDU__DOUBT_FULL
-             : is_divisible(r, period, from, false) ? MSDU__DOUBT_EQUAL
-             : is_strange                           ? MSDU__DOUBT_MUCH
-             : is_marked                            ? MSDU__DOUBT_LITTLE
-                                                    : MSDU__DOUBT_SOME;
-    return !is_strange || r->seen_count - from >= STRETCH_DOUBTFUL;
-}
-
-/* Is it several steps, by memory that comes back within it? One place for everything may be a
- * trainer's habit; the user knows best. */
-static bool has_steps_inside(const msdu__recognizer *r, uint32_t period)
-{
-    for (uint32_t part = 2; part <= period / 2; part++) {
-        const uint32_t from = period % part == 0 ? periodic_from(r, part) : r->seen_count;
-        if (from + REPEATS * part <= r->seen_count && memory_of(r, part, from) == EXACT) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The shortest period that could be a step. */
-static msdu__proposal propose(msdu__recognizer *r)
-{
-    msdu__proposal best = {.period = 0};
-    const uint32_t wanted = r->tensors_wanted;
-    for (uint32_t period = 1; period <= r->seen_count / REPEATS && period <= MSDU__TENSORS_MAX;
-         period++) {
-        uint32_t from = 0;
-        if (!repeats(r, period, &from)) {
-            continue;
-        }
-        uint32_t most = 0;
-        const uint32_t sums = sums_of(r, period, &most);
-        const bool is_wanted = wanted == period || (wanted >= sums && wanted <= most);
-        if (is_wanted && !has_steps_inside(r, period)) {
-            const bool is_told = memory_of(r, period, from) == EXACT;
-            return (msdu__proposal){.period = period,
-                                    .doubt = is_told ? MSDU__DOUBT_SAID : MSDU__DOUBT_NONE};
-        }
-        msdu__doubt doubt = MSDU__DOUBT_NONE;
-        if (best.period == 0 && is_step(r, period, from, &doubt)) {
-            best = (msdu__proposal){.period = period, .doubt = doubt};
-            if (wanted == 0) {
-                break;
-            }
-            r->unmet_count = period;
-            r->unmet_sums = sums;
-        }
-    }
-    return wanted == 0 ? best : (msdu__proposal){.period = 0};
-}
-
 /* --- the vote --- */
 
 /* Only what is equal on all ranks decides when they vote. */
 static bool is_time_to_vote(msdu__recognizer *r)
 {
-    uint32_t from = 0;
     if (r->seen_count < r->next_look) {
         return false;
     }
     r->next_look = r->seen_count + 1 + r->seen_count / 16;
-    for (uint32_t period = 1; period <= r->seen_count / REPEATS && period <= MSDU__TENSORS_MAX;
-         period++) {
-        if (repeats(r, period, &from)) {
-            return true;
-        }
-    }
-    return false;
+    return msdu__period_is_any(r);
 }
 
 void msdu__recognize_vote(msdu__recognizer *r, double sums_out[MSDU__VOTE_SUMS])
 {
-    const msdu__proposal own = propose(r);
+    const msdu__proposal own = msdu__period_propose(r);
     sums_out[0] = own.period;
     sums_out[1] = (double)own.period * own.period;
     for (int i = 0; i < MSDU__DOUBTS; i++) {
@@ -333,7 +120,7 @@ static void find_twins(msdu__recognizer *r)
     for (uint32_t i = 0; i < r->pattern_count; i++) {
         r->is_twin[i] = false;
         for (uint32_t k = 0; k < r->pattern_count && !r->is_twin[i]; k++) {
-            r->is_twin[i] = k != i && is_same(&r->pattern[i], &r->pattern[k]);
+            r->is_twin[i] = k != i && msdu__call_is_same(&r->pattern[i], &r->pattern[k]);
         }
         r->has_twins = r->has_twins || r->is_twin[i];
     }
@@ -352,10 +139,10 @@ static void drop_overlap(msdu__recognizer *r, uint32_t calls)
 static void take_pattern(msdu__recognizer *r, uint32_t period)
 {
     assert(period > 0 && period <= MSDU__TENSORS_MAX);
-    const uint32_t from = periodic_from(r, period);
+    const uint32_t from = msdu__period_from(r, period);
     uint32_t most = 0;
     r->pattern_count = period;
-    r->pattern_sums = sums_of(r, period, &most);
+    r->pattern_sums = msdu__period_sums(r, period, &most);
     for (uint32_t i = from; i < r->seen_count; i++) { /* memory is where it was last */
         r->pattern[(i - from) % period] = r->seen[i].call;
     }
@@ -430,6 +217,12 @@ bool msdu__recognize_was_mistaken(const msdu__recognizer *r)
     return has_evidence(r) && r->left_at > 0 && r->left_at < r->total;
 }
 
+uint64_t msdu__recognize_home(const msdu__recognizer *r, uint32_t tensor)
+{
+    const bool is_known = has_evidence(r) && (r->doubt > MSDU__DOUBT_SAID || r->is_twin[tensor]);
+    return is_known ? r->tensors[tensor].memory : 0;
+}
+
 bool msdu__recognize_is_blind(const msdu__recognizer *r)
 {
     return r->has_twins && !has_evidence(r);
@@ -466,8 +259,8 @@ static void count_again(msdu__recognizer *r, const msdu__call *call)
     if (r->again_count == 0 || r->pattern_count > 0) {
         return;
     }
-    const bool is_due = is_same(call, &r->pattern[r->again_at]);
-    r->again_at = is_due ? r->again_at + 1 : is_same(call, &r->pattern[0]) ? 1 : 0;
+    const bool is_due = msdu__call_is_same(call, &r->pattern[r->again_at]);
+    r->again_at = is_due ? r->again_at + 1 : msdu__call_is_same(call, &r->pattern[0]) ? 1 : 0;
     if (r->again_at == r->again_count) {
         r->again_at = 0;
         r->again_steps++;
@@ -502,7 +295,7 @@ static msdu__verdict give_up(msdu__recognizer *r)
 static bool is_tensor(const msdu__recognizer *r, const msdu__call *call)
 {
     for (uint32_t i = 0; i < r->pattern_count; i++) {
-        if (is_same(call, &r->pattern[i])) {
+        if (msdu__call_is_same(call, &r->pattern[i])) {
             return true;
         }
     }
@@ -529,7 +322,8 @@ static void look_at_memory(msdu__recognizer *r, const msdu__call *call)
         r->left_at = r->total;
     }
     for (uint32_t i = 0; !is_home && i < r->pattern_count && !r->has_moved; i++) {
-        r->has_moved = r->pattern[i].memory == call->memory && is_same(&r->pattern[i], call);
+        r->has_moved =
+            r->pattern[i].memory == call->memory && msdu__call_is_same(&r->pattern[i], call);
     }
 }
 
@@ -538,7 +332,7 @@ static void look_at_memory(msdu__recognizer *r, const msdu__call *call)
 static msdu__verdict follow(msdu__recognizer *r, const msdu__call *call, uint32_t *position_out)
 {
     bool is_following = r->state == MSDU__FOLLOWING;
-    bool is_expected = is_same(call, &r->pattern[r->position]);
+    bool is_expected = msdu__call_is_same(call, &r->pattern[r->position]);
     const bool is_break = !is_expected && !is_stray(r, call);
     if (is_following && r->position == 0 && is_tensor(r, call)) {
         forget(r);

@@ -165,6 +165,9 @@ bool msdu__recognize_was_mistaken(const msdu__recognizer *r);
 /* Has the pattern held for so long that local steps may build on it? Equal on all ranks, who ask
  * each other for contradictions then. */
 bool msdu__recognize_is_proven(const msdu__recognizer *r);
+/* Where the sums of a tensor of the pattern, or of the one that just broke, lie in every step; 0:
+ * memory does not tell. */
+uint64_t msdu__recognize_home(const msdu__recognizer *r, uint32_t tensor);
 /* It never will be: gradients of one size change places, and nobody can see it. */
 bool msdu__recognize_is_blind(const msdu__recognizer *r);
 /* Whole steps so far, of all patterns. Equal on all ranks. */

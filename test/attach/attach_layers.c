@@ -10,6 +10,7 @@
  *   tail=N  N others come behind the layers, instead of embedding and head
  *   frozen=L  from the middle on layer L is not trained any more; eval=N  losses every N steps
  *   swap=N  from step N on layers 3 and 7 come in each other's place
+ *   shuffle=N  from step N on all come in another order in each step
  *   stage=N  from step N on all go through one buffer
  *   mean=N  before step N, of all ranks' parameters;  bcast=N  the first rank's parameters to all
  *   micro=N  reductions of each gradient before an update;  barrier  behind each of them
@@ -34,6 +35,7 @@
 
 typedef struct trainer {
     int layers, steps, frozen, evaluation, swap, micro, stage_step, mean_step, bcast_step, tail;
+    int shuffle;
     bool is_reverse, is_single, is_nonblocking, is_staged, is_residual;
     bool is_bare, is_shared, has_barriers;
     int rank, ranks, count;
@@ -192,8 +194,12 @@ static bool is_frozen(const trainer *t, int k, int step)
 }
 
 /* Which tensor comes in this place? */
-static int swapped(const trainer *t, int k, int step)
+static int tensor_at(const trainer *t, int at, int step)
 {
+    if (t->shuffle >= 0 && step >= t->shuffle) { /* 3 and 7 do not divide the count */
+        return (at * (step % 2 == 0 ? 3 : 7) + step * step) % t->count;
+    }
+    const int k = t->is_reverse ? t->count - 1 - at : at;
     const bool is_swapped = t->swap >= 0 && step >= t->swap;
     const int moved = t->layer[k] == 3 ? 16 : t->layer[k] == 7 ? -16 : 0;
     return is_swapped ? k + moved : k;
@@ -252,7 +258,7 @@ static void train(trainer *t)
         int count = 0;
         meddle(t, step);
         for (int at = 0; at < t->count; at++) {
-            int k = swapped(t, t->is_reverse ? t->count - 1 - at : at, step);
+            int k = tensor_at(t, at, step);
             if (!is_frozen(t, k, step)) {
                 used[count] = k;
                 backward(t, k);
@@ -329,6 +335,7 @@ int main(int argc, char **argv)
     t.frozen = number(argc, argv, "frozen", -1);
     t.evaluation = number(argc, argv, "eval", 0);
     t.swap = number(argc, argv, "swap", -1);
+    t.shuffle = number(argc, argv, "shuffle", -1);
     t.micro = number(argc, argv, "micro", 1);
     t.stage_step = number(argc, argv, "stage", -1);
     t.mean_step = number(argc, argv, "mean", -1);

@@ -228,6 +228,48 @@ class Doubt(Layered):
         self.assert_left_alone(done, *words)
 
 
+class Broken(Layered):
+    """A pattern that changes under local steps, of layers that only memory tells apart."""
+
+    def test_the_last_of_equal_layers_is_frozen(self) -> None:
+        done = self.attached("layers=12", "frozen=11", **LOCAL)
+        self.assertEqual(done.returncode, 16, done.stdout + done.stderr)
+        told = "error: the gradient of 768 elements, 46 of 50 of a step, was not reduced any more"
+        self.assertEqual(done.stderr.count(told), 1, done.stderr)
+        self.assertNotIn("joined again", done.stderr)
+        found = re.search(r"apart (\S+) away", done.stdout)
+        assert found is not None
+        self.assertLess(float(found.group(1)), 1)  # its own way, and no other layer's
+        done = self.attached("layers=12", "frozen=11", **LOCAL, MSDU_ATTACH_EQUAL_STEPS="25")
+        self.assertLess(end(done)[0], 1e-11, done.stderr)
+        self.assertAlmostEqual(end(done)[2], self.plain("layers=12", "frozen=11")[2], delta=1e-7)
+        self.assertNotIn("differ", done.stderr)
+
+    def test_no_pattern_is_found_again_and_ranks_are_joined(self) -> None:
+        for tensors in ("0", "50"):
+            words = ("layers=12", "shuffle=61")
+            done = self.attached(*words, **LOCAL, MSDU_ATTACH_TENSORS=tensors)
+            apart, away, fingerprint = end(done)
+            reference = self.plain(*words)
+            self.assertLess(apart, 1e-11, done.stderr)
+            self.assertAlmostEqual(away, reference[1], delta=1e-9)
+            self.assertAlmostEqual(fingerprint, reference[2], delta=1e-7)
+            self.assertEqual(done.stderr.count("recognized"), 1, done.stderr)
+            self.assertEqual(done.stderr.count("ranks are joined again"), 1, done.stderr)
+            self.assertIn("understood, and later ones not", done.stderr)
+
+    def test_they_are_not_where_memory_moves_with_the_order(self) -> None:
+        done = self.attached("layers=12", "shuffle=61", "stage=61", **LOCAL)
+        self.assertEqual(done.returncode, 16, done.stdout + done.stderr)
+        self.assertIn("or from other memory: its parameters differ", done.stderr)
+        self.assertNotIn("joined again", done.stderr)
+
+    def test_parameters_are_joined_by_the_first_reduction(self) -> None:
+        for words in (("shuffle=99",), ("steps=101",)):  # momentum is not, but nobody uses it
+            done = self.attached("layers=12", *words, **LOCAL)
+            self.assertLess(end(done)[0], 1e-11, done.stderr)
+
+
 class Unseen(Layered):
     """What calls alone do not show, under local steps."""
 

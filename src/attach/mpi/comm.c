@@ -108,7 +108,7 @@ static void tell_begin(msdu__stream *stream)
                       stream->engine.is_accumulated ? "accumulated" : "gradient");
     }
     stream->is_told = true;
-    msdu__part_tell(&stream->part, false);
+    msdu__part_tell(&stream->part);
 }
 
 /* Steps of the trainer so far, without an engine. */
@@ -217,7 +217,8 @@ static void part(msdu__stream *stream)
         msdu__apart_free(list);
         list = NULL;
     }
-    if (!msdu__part_keep(&stream->part, list, stream->ranks, sum_over_ranks, stream)) {
+    if (!msdu__part_keep(&stream->part, list, &stream->recognizer, stream->ranks, sum_over_ranks,
+                         stream)) {
         fail_parted(stream, "out of memory, or MPI failed");
     }
 }
@@ -399,7 +400,6 @@ static void tell(msdu__stream *stream)
     if (stream->ledger.patterns == 0) {
         msdu__tell_nothing(&stream->recognizer, stream->unmet_told);
     }
-    msdu__part_tell(&stream->part, true);
 }
 
 void msdu__stream_end(msdu__stream *stream)

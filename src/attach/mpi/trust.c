@@ -191,6 +191,7 @@ static void tell_unsure(msdu__stream *stream)
     const msdu__recognizer *r = &stream->recognizer;
     char why[512];
     const bool is_overwritten = !ask(stream, !stream->is_overwritten, true);
+    const bool is_apart = !ask(stream, !msdu__part_differs(&stream->part), true);
     const bool is_longer = r->doubt <= MSDU__DOUBT_SAID && !r->has_twins && r->total_steps > 0 &&
                            msdu__recognize_steps(r) > r->total_steps;
     if (stream->rank != 0) {
@@ -202,6 +203,9 @@ static void tell_unsure(msdu__stream *stream)
             "gradient or of all: if they became parameters, ranks differ; let ranks synchronize "
             "before (msdu_attach_sync_after_step(), MSDU_ATTACH_EQUAL_STEPS), or use "
             "MSDU_DOMAIN=gradient");
+    }
+    if (is_apart) {
+        msdu__part_fail(&stream->part);
     }
     if (is_longer) {
         (void)snprintf(why, sizeof(why),

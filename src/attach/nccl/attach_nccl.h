@@ -155,6 +155,10 @@ void msdu__talk_close(msdu__track *track);
 /* join.c: behind a sum, on its stream: what joins the ranks, if it is a gradient that does.
  * False: it could not be given to the device. */
 bool msdu__join_add(msdu__track *track, const msdu__nccl_call *call, const msdu__call *seen);
+/* What did not come again. */
+void msdu__join_tell(msdu__track *track);
+/* At the end: what did not come again leaves parameters apart, as far as this rank knows. */
+bool msdu__join_differs(const msdu__track *track);
 void msdu__join_close(msdu__track *track);
 
 /* guard.c: for an engine that has begun; false: no memory. */

@@ -155,7 +155,7 @@ static void begin(msdu__track *track, double hosts)
         hear_of_mates(track);
     }
     tell_begin(track);
-    msdu__part_tell(&track->part, false);
+    msdu__join_tell(track);
 }
 
 void msdu__track_vote(msdu__track *const *tracks, size_t track_count)
@@ -279,7 +279,8 @@ static bool part(msdu__track *track)
     failed[0][0] = status == MSDU_OK ? 0 : 1;
     if (!msdu__talk_sum(&track, 1, failed, deadline_ms()) || failed[0][0] > 0) {
         msdu__apart_free(list);
-    } else if (msdu__part_keep(&track->part, list, track->ranks, sum_over_ranks, track)) {
+    } else if (msdu__part_keep(&track->part, list, &track->recognizer, track->ranks, sum_over_ranks,
+                               track)) {
         return true;
     } else {
         (void)snprintf(text, sizeof(text), "%s: their sums failed", changed);
@@ -389,7 +390,6 @@ static void tell(msdu__track *track)
     if (track->ledger.patterns == 0) {
         msdu__tell_nothing(&track->recognizer, track->unmet_told);
     }
-    msdu__part_tell(&track->part, true);
 }
 
 /* Nobody else has to come, so only what is under way is waited for, and not for long: gradients of
@@ -420,6 +420,9 @@ static void tell_early(const msdu__track *track)
     } else if (was_local && msdu__early_is_left(r, track->ended_steps,
                                                 track->candidates - track->ended_calls, &most)) {
         msdu__early_tell("at most ", most, r->total_steps);
+    }
+    if (msdu__join_differs(track)) {
+        msdu__part_fail(&track->part);
     }
 }
 

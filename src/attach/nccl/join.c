@@ -102,6 +102,24 @@ bool msdu__join_add(msdu__track *track, const msdu__nccl_call *call, const msdu_
     return enqueue(track, call, apart, is_joined);
 }
 
+/* The device has made what it was given, so what ranks are apart by is up to date. */
+static bool is_known(const msdu__track *track)
+{
+    return track->joined == NULL || msdu__talk_reached(track->joined, END_MS);
+}
+
+void msdu__join_tell(msdu__track *track)
+{
+    if (is_known(track)) {
+        msdu__part_tell(&track->part);
+    }
+}
+
+bool msdu__join_differs(const msdu__track *track)
+{
+    return is_known(track) ? msdu__part_differs(&track->part) : track->part.apart != NULL;
+}
+
 void msdu__join_close(msdu__track *track)
 {
     /* else it may still be used, and is left behind */

@@ -122,6 +122,15 @@ static void drop(msdu__apart **aparts)
     }
 }
 
+static bool has_any(msdu__apart **aparts, bool (*is_so)(const msdu__apart *apart))
+{
+    bool has_one = false;
+    for (int i = 0; i < RANKS; i++) {
+        has_one = has_one || is_so(aparts[i]);
+    }
+    return has_one;
+}
+
 START_TEST(two_calls_make_parameters_and_momentum_equal)
 {
     for (int32_t kind = 1; kind <= 2; kind++) {
@@ -132,9 +141,15 @@ START_TEST(two_calls_make_parameters_and_momentum_equal)
         make(aparts, kind);
         scatter(ranks, aparts, kind);
         ck_assert(!call(&optimizers[_i], ranks, aparts, &state));
+        /* without Nesterov parameters are equal by now, momentum is not */
+        ck_assert_int_eq(has_any(aparts, msdu__apart_differs),
+                         spread(ranks, false) > (kind == 2 ? 1e-12 : 1e-4));
+        ck_assert_int_eq(has_any(aparts, msdu__apart_differs), optimizers[_i].is_nesterov);
+        ck_assert(has_any(aparts, msdu__apart_drifts));
         ck_assert(call(&optimizers[_i], ranks, aparts, &state));
         ck_assert_double_lt(spread(ranks, false), tolerance);
         ck_assert_double_lt(spread(ranks, true), tolerance);
+        ck_assert(!has_any(aparts, msdu__apart_differs));
         drop(aparts);
     }
 }
@@ -215,14 +230,39 @@ START_TEST(equal_kinds_are_found_in_turn)
     ck_assert(a != NULL && b != NULL && c != NULL);
     a->next = b;
     b->next = c;
-    ck_assert_ptr_null(msdu__apart_find(a, 7, 2));
-    ck_assert_ptr_null(msdu__apart_find(a, 9, 1));
-    ck_assert_ptr_eq(msdu__apart_find(a, 8, 1), b);
-    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1), a);
+    ck_assert_ptr_null(msdu__apart_find(a, 7, 2, 64));
+    ck_assert_ptr_null(msdu__apart_find(a, 9, 1, 64));
+    ck_assert_ptr_eq(msdu__apart_find(a, 8, 1, 64), b);
+    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1, 64), a);
     a->calls = 1;
-    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1), c);
+    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1, 64), c);
     c->is_busy = true;
-    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1), a);
+    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1, 64), a);
+    msdu__apart_free(a);
+}
+END_TEST
+
+/* Equal layers: neither order nor number of calls tells which one it is. */
+START_TEST(what_has_a_place_is_found_there_alone)
+{
+    msdu__apart *a = msdu__apart_new(7, 1);
+    msdu__apart *b = msdu__apart_new(7, 1);
+    ck_assert(a != NULL && b != NULL);
+    a->next = b;
+    a->memory = 64;
+    b->memory = 128;
+    b->calls = 1;
+    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1, 128), b);
+    ck_assert_ptr_eq(msdu__apart_find(a, 7, 1, 64), a);
+    ck_assert_ptr_null(msdu__apart_find(a, 7, 1, 192));
+    ck_assert(!msdu__apart_differs(a));
+    ((float *)b->parameter)[6] = 1e-30F;
+    ck_assert(msdu__apart_differs(b));
+    ck_assert(!msdu__apart_differs(a));
+    ((float *)a->momentum)[3] = 1;
+    ck_assert(!msdu__apart_differs(a) && msdu__apart_drifts(a));
+    a->is_unsure = true; /* a sum from other memory may have been its own */
+    ck_assert(msdu__apart_differs(a));
     msdu__apart_free(a);
 }
 END_TEST
@@ -235,6 +275,7 @@ int main(void)
     tcase_add_loop_test(tcase, rate_that_changes_on_the_way_takes_longer, 0, OPTIMIZERS);
     tcase_add_loop_test(tcase, a_step_that_is_skipped_changes_nothing, 0, OPTIMIZERS);
     tcase_add_test(tcase, equal_kinds_are_found_in_turn);
+    tcase_add_test(tcase, what_has_a_place_is_found_there_alone);
     tcase_add_test(tcase, behind_a_synchronization_nothing_has_moved);
     return suite_run(suite);
 }

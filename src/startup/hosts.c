@@ -5,6 +5,7 @@
  */
 #include "startup.h"
 
+#include "base/serial.h"
 #include "core/blocking.h"
 #include "core/levels.h"
 
@@ -32,13 +33,9 @@ static size_t ranks_of(const msdu__engine *e)
     return (size_t)(uint32_t)e->job->ranks;
 }
 
-static uint64_t hash_more(uint64_t hash, const void *data, size_t bytes)
+/* 0 is kept for what is not known. */
+static uint64_t known(uint64_t hash)
 {
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++) {
-        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
-        hash ^= hash >> 29;
-    }
     return hash != 0 ? hash : 1;
 }
 
@@ -55,9 +52,9 @@ static uint64_t find_loopback(void)
     if (!is_known) {
         return 0;
     }
-    uint64_t hash = hash_more(UINT64_C(0xcbf29ce484222325), name, strlen(name));
-    hash = hash_more(hash, &space.st_dev, sizeof(space.st_dev));
-    return hash_more(hash, &space.st_ino, sizeof(space.st_ino));
+    uint64_t hash = msdu__serial_hash(name, strlen(name));
+    hash = msdu__serial_hash_more(hash, &space.st_dev, sizeof(space.st_dev));
+    return known(msdu__serial_hash_more(hash, &space.st_ino, sizeof(space.st_ino)));
 }
 
 static facts own_facts(const msdu__engine *e)
@@ -65,8 +62,7 @@ static facts own_facts(const msdu__engine *e)
     const char *name = e->job->settings.hosts;
     facts own = {.loopback = find_loopback(), .is_flat = strcmp(name, "flat") == 0};
     own.is_named = !own.is_flat && strcmp(name, "auto") != 0;
-    own.key =
-        own.is_named ? hash_more(UINT64_C(0x84222325cbf29ce4), name, strlen(name)) : own.loopback;
+    own.key = own.is_named ? known(msdu__serial_hash(name, strlen(name))) : own.loopback;
     if (getrandom(own.token, sizeof(own.token), 0) != (ssize_t)sizeof(own.token)) {
         own.loopback = 0;
     }

@@ -217,15 +217,21 @@ bool msdu__recognize_was_mistaken(const msdu__recognizer *r)
     return has_evidence(r) && r->left_at > 0 && r->left_at < r->total;
 }
 
+/* Memory told it from others in every step. */
+static bool has_home(const msdu__recognizer *r, uint32_t place)
+{
+    return has_evidence(r) && (r->doubt > MSDU__DOUBT_SAID || r->is_twin[place]);
+}
+
 uint64_t msdu__recognize_home(const msdu__recognizer *r, uint32_t tensor)
 {
-    const bool is_known = has_evidence(r) && (r->doubt > MSDU__DOUBT_SAID || r->is_twin[tensor]);
-    return is_known ? r->tensors[tensor].memory : 0;
+    return has_home(r, tensor) ? r->tensors[tensor].memory : 0;
 }
 
 bool msdu__recognize_is_blind(const msdu__recognizer *r)
 {
-    return r->has_twins && !has_evidence(r);
+    const bool is_loose = r->tensors_wanted > 0 && r->tensors_wanted != r->pattern_count;
+    return !has_evidence(r) && (r->has_twins || is_loose);
 }
 
 uint64_t msdu__recognize_steps(const msdu__recognizer *r)
@@ -249,21 +255,25 @@ bool msdu__recognize_is_exceeded(const msdu__recognizer *r)
 /* There is no pattern any more. If it was a layer in place of a step, it comes again. */
 static void end_pattern(msdu__recognizer *r)
 {
-    r->again_count = r->pattern_count > 0 ? r->pattern_count : r->again_count;
-    r->again_at = r->pattern_count > 0 ? 0 : r->again_at;
+    if (r->pattern_count > 0) {
+        r->again_count = r->pattern_count;
+        memset(r->again, 0, r->again_count * sizeof(r->again[0]));
+    }
     r->pattern_count = r->tensor_count = 0;
 }
 
+/* Whatever the order, and whatever else comes: a gradient of the latest pattern comes once a step.
+ */
 static void count_again(msdu__recognizer *r, const msdu__call *call)
 {
-    if (r->again_count == 0 || r->pattern_count > 0) {
-        return;
-    }
-    const bool is_due = msdu__call_is_same(call, &r->pattern[r->again_at]);
-    r->again_at = is_due ? r->again_at + 1 : msdu__call_is_same(call, &r->pattern[0]) ? 1 : 0;
-    if (r->again_at == r->again_count) {
-        r->again_at = 0;
-        r->again_steps++;
+    const uint32_t count = r->pattern_count > 0 ? 0 : r->again_count;
+    for (uint32_t i = 0; i < count; i++) {
+        const msdu__call *known = &r->pattern[i];
+        if (msdu__call_is_same(call, known) && (!has_home(r, i) || call->memory == known->memory)) {
+            r->again[i]++;
+            r->again_steps = r->again[i] > r->again_steps ? r->again[i] : r->again_steps;
+            return;
+        }
     }
 }
 

@@ -119,9 +119,8 @@ typedef struct msdu__recognizer {
     uint64_t held_calls;    /* and the calls since it began, equal on all ranks */
     uint64_t ended_steps;   /* held by patterns before it ... */
     uint64_t ended_total;   /* ... until so many candidates */
-    uint64_t again_steps;   /* of the latest pattern since it broke, while there is no other ... */
-    uint32_t again_count;   /* ... and its candidates, which are still in `pattern` ... */
-    uint32_t again_at;      /* ... of which this one is due */
+    uint64_t again_steps;   /* since the latest pattern broke, while there is no other ... */
+    uint32_t again_count;   /* ... by its candidates, which are still in `pattern` ... */
     uint32_t stray_count;   /* since a tensor came that was due */
     bool has_strayed;       /* in the present step */
     uint32_t stray_steps;   /* in a row with strays */
@@ -134,6 +133,7 @@ typedef struct msdu__recognizer {
     msdu__call pattern[MSDU__TENSORS_MAX];
     msdu__call tensors[MSDU__TENSORS_MAX];
     uint32_t tensor_at[MSDU__TENSORS_MAX]; /* of the pattern; MSDU__TENSORS_MAX: denied */
+    uint32_t again[MSDU__TENSORS_MAX];     /* ... and came so often */
     bool is_away[MSDU__TENSORS_MAX];       /* a place of the pattern: it last came from elsewhere */
     bool is_twin[MSDU__TENSORS_MAX];       /* or another one has its size */
     msdu__seen seen[MSDU__CALLS_MAX];
@@ -168,7 +168,8 @@ bool msdu__recognize_is_proven(const msdu__recognizer *r);
 /* Where the sums of a tensor of the pattern, or of the one that just broke, lie in every step; 0:
  * memory does not tell. */
 uint64_t msdu__recognize_home(const msdu__recognizer *r, uint32_t tensor);
-/* It never will be: gradients of one size change places, and nobody can see it. */
+/* It never will be. Gradients of one size may change places, and nobody can see it. Or small ones
+ * were counted to meet the user's number: two models that take turns do so, too. */
 bool msdu__recognize_is_blind(const msdu__recognizer *r);
 /* Whole steps so far, of all patterns. Equal on all ranks. */
 uint64_t msdu__recognize_steps(const msdu__recognizer *r);

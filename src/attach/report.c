@@ -87,7 +87,10 @@ void msdu__tell_doubt(const msdu__recognizer *r, bool *is_told)
                   "msdu: a step seems to have %u gradients, but %s: no local steps, all is passed "
                   "through; ",
                   r->pattern_count,
-                  is_blind    ? "some are of one size, and their memory does not tell them apart"
+                  r->has_twins && is_blind
+                      ? "some are of one size, and their memory does not tell them apart"
+                  : is_blind  ? "small ones were counted to meet MSDU_ATTACH_TENSORS, and memory "
+                                "does not tell gradients apart"
                   : has_doubt ? "their memory moves, or all are alike, so two of them may be one "
                                 "parameter"
                               : "it may be a part of one");

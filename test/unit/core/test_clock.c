@@ -32,6 +32,21 @@ static uint64_t virtual_clock(void *user)
     return now_ns;
 }
 
+/* Of each rank, where no two agree. */
+static uint64_t ahead_ns[RANKS];
+
+#define CLOCK_OF(RANK)                                                                             \
+    static uint64_t clock_of_##RANK(void *user)                                                    \
+    {                                                                                              \
+        return virtual_clock(user) + ahead_ns[RANK];                                               \
+    }
+CLOCK_OF(0)
+CLOCK_OF(1)
+CLOCK_OF(2)
+CLOCK_OF(3)
+
+static uint64_t (*const clocks[RANKS])(void *) = {clock_of_0, clock_of_1, clock_of_2, clock_of_3};
+
 /* --- ranks --- */
 
 typedef struct rank {
@@ -59,6 +74,7 @@ typedef struct world {
     uint64_t random;
     uint64_t slow; /* the last rank is so many times slower */
     bool has_bursts;
+    bool has_jumps;           /* of each rank's own clock */
     bool is_curved;           /* gradients depend on parameters */
     uint64_t rounds;          /* ended on all ranks */
     uint64_t anchors[ROUNDS]; /* hashes of rank 0 */
@@ -142,7 +158,8 @@ static void world_start(world *w)
 {
     world_make(w);
     for (int i = 0; i < RANKS; i++) {
-        w->ranks[i].ctx->job.clock = virtual_clock;
+        ahead_ns[i] = w->has_jumps ? (uint64_t)i * 3600000 * STEP : 0;
+        w->ranks[i].ctx->job.clock = clocks[i];
     }
     on_all(w, start_rank);
 }
@@ -338,6 +355,15 @@ static void check_server(const world *w, const server *s)
     }
 }
 
+/* A machine that was paused: up to 200 steps of a rank's time are gone. */
+static void jump(world *w)
+{
+    for (int i = 0; w->has_jumps && i < RANKS; i++) {
+        uint64_t chance = random_next(&w->random);
+        ahead_ns[i] += chance % 701 == 0 ? chance / 701 % (200 * STEP) : 0;
+    }
+}
+
 static void run(world *w, server *s, uint64_t rounds)
 {
     uint64_t began_ns = now_ns;
@@ -345,6 +371,7 @@ static void run(world *w, server *s, uint64_t rounds)
     server_start(s, &w->ranks[0]);
     while (w->rounds < rounds) {
         now_ns += QUANTUM;
+        jump(w);
         for (int i = 0; i < RANKS; i++) {
             if (w->ranks[i].next_ns <= now_ns) {
                 end_step(w, &w->ranks[i], s);
@@ -408,6 +435,19 @@ START_TEST(nothing_is_lost_in_ten_thousand_rounds)
     msdu_summary summary = MSDU_SUMMARY_INIT;
     ck_assert_int_eq(msdu_summary_get(w->ranks[RANKS - 1].ctx, &summary), MSDU_OK);
     ck_assert_uint_gt(summary.missed, 1000);
+    world_end(w);
+}
+END_TEST
+
+/* Clocks say when a rank takes part, and nothing else. */
+START_TEST(clocks_that_differ_and_jump_lose_nothing)
+{
+    world *w = world_new("float32");
+    w->has_jumps = true;
+    world_start(w);
+    run(w, &the_server, 2000);
+    on_all(w, finish_rank);
+    check_conserved(w);
     world_end(w);
 }
 END_TEST
@@ -610,6 +650,7 @@ int main(void)
     Suite *suite = suite_create("clock");
     TCase *cases = suite_case(suite, "virtual time", 60, NULL, NULL);
     tcase_add_test(cases, nothing_is_lost_in_ten_thousand_rounds);
+    tcase_add_test(cases, clocks_that_differ_and_jump_lose_nothing);
     tcase_add_loop_test(cases, narrow_rounds_agree, 0, 5);
     tcase_add_loop_test(cases, a_server_that_replays_who_came_has_the_same_bits, 0, MODES);
     tcase_add_test(cases, threads_end_with_equal_bits);

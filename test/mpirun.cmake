@@ -3,11 +3,17 @@
 # msdu_mpi_tested those that the conformance suite runs with; where a family is missing, its test is
 # skipped. Root may start jobs, and there may be fewer cores than ranks.
 set(msdu_mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent=)
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent= OMPI_MCA_mpi_yield_when_idle=1)
 set(msdu_mpi_tested openmpi mpich)
 if(MSDU_SANITIZE)
     get_property(msdu_mpi_tested GLOBAL PROPERTY MSDU_MPI_FAMILIES)
     list(APPEND msdu_mpi_environment ASAN_OPTIONS=detect_leaks=0:${msdu_asan_options})
+else() # a rank of MPICH that waits gives its core away, as Open MPI's do
+    add_library(msdu_mpi_yield MODULE kit/mpi_yield.c)
+    target_link_libraries(msdu_mpi_yield PRIVATE msdu_flags ${CMAKE_DL_LIBS})
+    set_target_properties(msdu_mpi_yield PROPERTIES
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
+    list(APPEND msdu_mpi_environment LD_PRELOAD=$<TARGET_FILE:msdu_mpi_yield>)
 endif()
 
 # msdu_check_mpirun(family): does its mpirun make one job of two processes? (Ubuntu 24.04's MPICH makes

@@ -33,7 +33,7 @@
  * Rank 0 prints the loss of each step and at the end a sum of the parameters, in full precision.
  */
 #include <mpi.h>
-#if defined(OPEN_MPI) && OPEN_MPI && MPI_VERSION < 4
+#if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION < 5
 #include <mpi-ext.h> /* persistent reductions */
 #endif
 
@@ -267,7 +267,7 @@ static void reduce_halves(const trainer *t, int l)
     MPI_Allreduce(MPI_IN_PLACE, rest, t->count[l] - half, type, MPI_SUM, t->comm);
 }
 
-#if defined(OPEN_MPI) && OPEN_MPI && MPI_VERSION < 4
+#if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION < 5
 #define MPI_Allreduce_init MPIX_Allreduce_init
 #endif
 

@@ -3,7 +3,8 @@
 # msdu_mpi_tested those that the conformance suite runs with; where a family is missing, its test is
 # skipped. Root may start jobs, and there may be fewer cores than ranks.
 set(msdu_mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent= OMPI_MCA_mpi_yield_when_idle=1)
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent= OMPI_MCA_mpi_yield_when_idle=1
+    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe) # of Open MPI 5
 set(msdu_mpi_tested openmpi mpich)
 if(MSDU_SANITIZE)
     get_property(msdu_mpi_tested GLOBAL PROPERTY MSDU_MPI_FAMILIES)

@@ -3,7 +3,8 @@
  * A trainer of two models at once, each by a thread and a communicator of its own, and a third
  * thread that tells the learning rate all the time, as a scheduler beside the training loop would.
  * Halfway each model gets another layer. All ranks have the same data, so sums are known to the
- * bit. Knows nothing of the library but the name of one function.
+ * bit. With an argument ranks come to the communicators in different orders. Knows nothing of the
+ * library but the name of one function.
  */
 #include <mpi.h>
 
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MODELS 2
 #define LAYERS 4
@@ -24,6 +26,7 @@ typedef struct model {
     pthread_t thread;
     MPI_Comm comm;
     int ranks;
+    bool is_late; /* in coming to its communicator */
     double *weight[LAYERS], *velocity[LAYERS], *gradient[LAYERS];
 } model;
 
@@ -41,6 +44,8 @@ static void update(model *m, int l)
 static void *train(void *argument)
 {
     model *m = argument;
+    const struct timespec while_others_begin = {.tv_nsec = m->is_late ? 300000000 : 0};
+    (void)nanosleep(&while_others_begin, NULL);
     for (int step = 0; step < STEPS; step++) {
         int layers = step < STEPS / 2 ? LAYERS - 1 : LAYERS;
         int one = 1;
@@ -107,6 +112,7 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     for (int i = 0; i < MODELS; i++) {
+        models[i].is_late = argc > 1 && (i + rank) % 2 != 0;
         if (pthread_create(&models[i].thread, NULL, train, &models[i]) != 0) {
             MPI_Abort(MPI_COMM_WORLD, 1);
         }

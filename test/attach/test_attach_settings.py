@@ -99,11 +99,13 @@ class Threads(unittest.TestCase):
         settings = {**SGD, "MSDU_MOMENTUM": "0.5", "MSDU_INTERVAL_STEPS": "4", "MSDU_LR": "0.125"}
         trainer = program("attach_threads")
         reference = job(trainer, ranks=2)
-        done = job(options.msdu, "run", "--", trainer, ranks=2, **settings)
-        self.assertEqual((reference.returncode, done.returncode), (0, 0), done.stderr)
-        self.assertEqual(sorted(done.stdout.splitlines()), sorted(reference.stdout.splitlines()))
-        self.assertGreaterEqual(done.stderr.count("gradients recognized"), 2, done.stderr)
-        self.assertIn("; domain accumulated", done.stderr)
+        for words in ((), ("crossed",)):
+            done = job(options.msdu, "run", "--", trainer, *words, ranks=2, **settings)
+            self.assertEqual((reference.returncode, done.returncode), (0, 0), done.stderr)
+            lines = sorted(reference.stdout.splitlines())
+            self.assertEqual(sorted(done.stdout.splitlines()), lines)
+            self.assertGreaterEqual(done.stderr.count("gradients recognized"), 2, done.stderr)
+            self.assertIn("; domain accumulated", done.stderr)
 
 
 PICKLED = """

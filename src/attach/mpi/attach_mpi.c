@@ -107,9 +107,23 @@ static void attach_set_lr(double lr)
     }
 }
 
+/* Of those that are left the first, as all ranks order them. */
+static msdu__stream *next_to_end(void)
+{
+    msdu__stream *found = NULL;
+    for (msdu__stream *stream = msdu__stream_first(); stream != NULL; stream = stream->next) {
+        (void)pthread_mutex_lock(&stream->lock);
+        const bool is_next =
+            !stream->is_left_alone && (found == NULL || stream->order < found->order);
+        (void)pthread_mutex_unlock(&stream->lock);
+        found = is_next ? stream : found;
+    }
+    return found;
+}
+
 static void attach_finish(void)
 {
-    for (msdu__stream *stream = msdu__stream_first(); stream != NULL; stream = stream->next) {
+    for (msdu__stream *stream = next_to_end(); stream != NULL; stream = next_to_end()) {
         (void)pthread_mutex_lock(&stream->lock);
         msdu__stream_end(stream);
         (void)pthread_mutex_unlock(&stream->lock);

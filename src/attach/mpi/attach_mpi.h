@@ -45,7 +45,8 @@ enum {
 typedef struct msdu__stream {
     pthread_mutex_t lock; /* of all below */
     MPI_Comm comm;
-    MPI_Comm own; /* for what ranks agree upon under way; since the first engine */
+    MPI_Comm own;   /* for what ranks agree upon under way; since the first engine */
+    uint64_t order; /* among this process's communicators; is_met: the same on all ranks */
     int rank;
     int ranks;
     msdu__attach_comm place;

@@ -15,6 +15,7 @@
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf lock */
 static msdu__stream
     *streams; /* streams_lock; only grows in front, so that what was read once stays */
+static uint32_t streams_made;               /* streams_lock */
 static int stream_key = MPI_KEYVAL_INVALID; /* streams_lock */
 
 /* The trainer freed its communicator: what was seen is kept for the summary. */
@@ -44,12 +45,15 @@ static msdu__stream *stream_new(MPI_Comm comm)
     msdu__stream *stream = calloc(1, sizeof(*stream));
     int ranks = 1;
     int is_inter = 0;
+    int process = 0;
     if (stream == NULL) {
         return NULL;
     }
     (void)PMPI_Comm_test_inter(comm, &is_inter);
     (void)PMPI_Comm_size(comm, &ranks);
     (void)PMPI_Comm_rank(comm, &stream->rank);
+    (void)PMPI_Comm_rank(MPI_COMM_WORLD, &process);
+    stream->order = (uint64_t)process << 32 | ++streams_made;
     (void)pthread_mutex_init(&stream->lock, NULL);
     stream->comm = comm;
     stream->own = MPI_COMM_NULL;

@@ -45,6 +45,8 @@ static bool sum_over_ranks(void *user, double *values, size_t count)
 void msdu__stream_meet(msdu__stream *stream)
 {
     stream->is_met = true;
+    /* threads come to communicators in any order, and ranks end them in one */
+    (void)PMPI_Bcast(&stream->order, 1, MPI_UINT64_T, 0, stream->comm);
     if (!msdu__stream_is_equal(stream, msdu__attach_hash())) {
         msdu__recognize_close(&stream->recognizer);
         if (stream->rank == 0) {

@@ -24,7 +24,8 @@
 #define FAST_NS  2000000
 #define SECOND   1000000000ULL
 #define LIMIT_NS (20 * SECOND)
-#define QUANTUM  (FAST_NS / 2)
+#define AFTER    40 /* steps of the slow rank by the clock */
+#define QUANTUM  FAST_NS
 
 typedef struct rank {
     msdu_ctx *ctx;
@@ -247,7 +248,8 @@ static void *run_rank(void *argument)
 {
     rank *r = argument;
     uint64_t began = now_ns();
-    uint64_t most = the_job.steps * the_job.step_ns(RANKS - 1, 0);
+    uint64_t slow_ns = the_job.step_ns(RANKS - 1, 0);
+    uint64_t most = the_job.steps * slow_ns;
     r->status = start(r);
     if (r->status == MSDU_OK) {
         note(&r->is_started);
@@ -258,7 +260,8 @@ static void *run_rank(void *argument)
     while (r->status == MSDU_OK && now_ns() - began < most + LIMIT_NS) {
         r->status = step(r);
         look(r);
-        bool is_over = r->entered > 0 ? now_ns() - r->entered_ns > most : r->steps >= the_job.steps;
+        bool is_over =
+            r->entered > 0 ? now_ns() - r->entered_ns > AFTER * slow_ns : r->steps >= the_job.steps;
         if (is_over) {
             break;
         }

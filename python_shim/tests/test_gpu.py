@@ -13,10 +13,10 @@ from test_device import (  # noqa: F401 - found here, they run here, without the
     test_a_fixed_interval_equals_averaging_by_torch,
     test_a_resumed_run_is_the_same_to_the_bit,
     test_accumulated_gradients_equal_ddp,
-    test_an_infinity_skips_the_step_on_all_ranks,
+    test_an_infinity_skips_the_step_on_all_ranks_as_with_ddp,
     test_buffers_are_averaged_with_the_parameters,
-    test_clipping_sees_the_mean_gradient,
-    test_synchronize_makes_ranks_equal,
+    test_clipping_and_schedules_see_the_mean_gradient,
+    test_synchronize_makes_ranks_equal_and_training_goes_on,
     test_two_ranks_equal_ddp_to_the_bit,
     test_uneven_batches_are_means_over_who_has_one,
 )

@@ -13,7 +13,6 @@
 #include "predict/profile.h"
 
 #define MSDU__OVERLAP_RANKS_MAX 64
-#define MSDU__OVERLAP_STEPS_MAX 4096
 
 /* --- what all methods of a run have in common --- */
 

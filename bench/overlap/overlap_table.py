@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs `msdu bench overlap` and PyTorch's DDP (overlap_ddp.py) one after the other in one
-laboratory run (bench/lab), over links of the same rate, for every profile and ratio wanted; writes
-one file of records for each and a table.
+laboratory run (bench/lab), over links of the same rate, for every profile and ratio wanted; keeps
+the records (runs.py) and prints a table for each.
 
     sudo bench/overlap/overlap_table.py --ranks 4 --rate 1000 --scale 0.1 --profiles resnet50,vgg16
+    bench/overlap/overlap_table.py --report
 
 Needs what bench/lab needs, and torch for DDP (--no-ddp: without).
 """
@@ -21,6 +22,10 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import runs
 
 BENCH = Path(__file__).resolve().parents[1]
 HEADERS, ETHERNET = 52, 14  # bytes: IPv4, TCP with timestamps; Ethernet
@@ -115,14 +120,24 @@ def main() -> int:
     parser.add_argument("--methods", help="of ours, joined by commas; default all")
     parser.add_argument("--no-ddp", action="store_true")
     parser.add_argument("--trace", type=Path, help="write timelines: TRACE-METHOD-RANK.json")
+    parser.add_argument("--report", action="store_true", help="only print tables of what is there")
+    parser.add_argument("--pack", action="store_true",
+                        help="only move the records of new runs into the compressed file")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
+    if args.pack:
+        runs.pack(args.out)
+    if args.report:
+        for run, records in runs.load_all(args.out).items():
+            print(f"\n{run}\n\n{table_of(records)}\n")
+    if args.pack or args.report:
+        return 0
     for profile in args.profiles.split(","):
         for ratio in map(float, args.ratios.split(",")):
             records = run_lab(args, profile, ratio)
-            path = args.out / f"{Path(profile).stem}-{args.ranks}ranks-ratio{ratio:g}.json"
+            path = runs.single(args.out, f"{Path(profile).stem}-{args.ranks}ranks-ratio{ratio:g}")
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-            print(f"\n{path.name}\n\n{table_of(records)}\n", flush=True)
+            print(f"\n{path.stem}\n\n{table_of(records)}\n", flush=True)
     return 0
 
 

@@ -3,10 +3,10 @@
 """Holds what `msdu plan` predicts against what `msdu bench overlap` measured: the same profile,
 ratio, ranks, rate and method, record by record; prints the errors and draws them.
 
-    bench/overlap/plan_check.py bench/results/overlap/resnet50-4ranks-ratio1.json ...
+    bench/overlap/plan_check.py bench/results/overlap/records.jsonl.xz
     sudo bench/overlap/plan_check.py --measure --profiles resnet50,vgg16 --ratios 0.5,1,2
 
-Files are those of overlap_table.py; --measure runs that first. The prediction knows nothing of the
+Files are those of overlap_table.py, packed or of single runs; --measure runs that first. The prediction knows nothing of the
 measured steps: rate and ratio are those of the run, and the latency of a message is half of what
 one exchange of an almost empty slice took before it (field exchange_us), or --latency-us. The
 processor time of such a slice (slice_cpu_us) counts times ranks by cores. DDP's records
@@ -24,8 +24,13 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import runs
+
 BENCH = Path(__file__).resolve().parents[1]
 OUT = BENCH / "results" / "overlap"
+RENAMED = {"ternary": "int2"}  # methods of older records
 HOPS = 2  # messages that an exchange is deep
 
 Record = dict[str, Any]
@@ -43,19 +48,18 @@ def measure(args: argparse.Namespace) -> list[Path]:
     status = subprocess.run(table, check=False).returncode
     if status != 0:
         raise SystemExit(status)
-    return [args.out / f"{Path(profile).stem}-{args.ranks}ranks-ratio{float(ratio):g}.json"
+    return [runs.single(args.out, f"{Path(profile).stem}-{args.ranks}ranks-ratio{float(ratio):g}")
             for profile in args.profiles.split(",") for ratio in args.ratios.split(",")]
 
 
-def load(path: Path) -> list[Record]:
-    """Our records of a file. SystemExit with one line if it holds none."""
+def load(path: Path) -> dict[str, list[Record]]:
+    """Our records of a file, by run. SystemExit with one line if a run has none."""
     try:
-        records = json.loads(path.read_text(encoding="utf-8"))
-        ours: list[Record] = [r for r in records
-                              if r["name"] == "overlap" and r["method"] != "ddp"]
-        if not ours:
+        found = {run: [r for r in records if r["name"] == "overlap" and r["method"] != "ddp"]
+                 for run, records in runs.load(path).items()}
+        if not all(found.values()):
             raise ValueError("no record of msdu bench overlap")
-        return ours
+        return found
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SystemExit(f"plan_check: {path}: {error}") from None
 
@@ -105,17 +109,16 @@ def predict(args: argparse.Namespace, records: list[Record]) -> dict[str, Record
     return answers
 
 
-def compare(args: argparse.Namespace, path: Path) -> list[Record]:
-    """A row for each method of a file."""
-    records = load(path)
+def compare(args: argparse.Namespace, run: str, records: list[Record]) -> list[Record]:
+    """A row for each method of a run."""
     answers = predict(args, records)
     rows = []
     for measured in records:
-        predicted = answers.get(measured["method"])
+        predicted = answers.get(RENAMED.get(measured["method"], measured["method"]))
         if predicted is None:
             continue
         rows.append({
-            "name": "plan_check", "file": path.name, "profile": measured["profile"],
+            "name": "plan_check", "run": run, "profile": measured["profile"],
             "method": measured["method"], "ranks": measured["ranks"],
             "comm_comp_ratio": measured["comm_comp_ratio"], "link_mbit": measured["link_mbit"],
             "latency_us": latency_us(args, records[0]), "slice_us": slice_us(records[0]),
@@ -206,7 +209,8 @@ def main(given: Optional[list[str]] = None) -> int:
     files = args.files + (measure(args) if args.measure else [])
     if not files:
         parser.error("no files; --measure makes them")
-    rows = [row for path in files for row in compare(args, path)]
+    rows = [row for path in files for run, records in load(path).items()
+            for row in compare(args, run, records)]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "plan_check.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table_of(rows))

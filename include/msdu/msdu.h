@@ -398,8 +398,8 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_lr(msdu_ctx *ctx, double lr);
  * rank takes part and gets the mean, but its values are not used. Ranks may differ. Counts for
  * what ends with the step about to run, if nothing was announced in it yet, and from then on; of
  * the several steps of a local round the last one counts. With reduce = sum the sum is weighted.
- * Where all weights are 0 gradients become 0, and parameters stay as they are.
- * Weights are relative; near 1, compressed formats have the range they are meant for.
+ * If all weights are 0, gradients become 0 and parameters stay. Weights are relative; keep them
+ * near 1, where compressed formats have most range.
  *
  * Returns MSDU_OK, ERR_INVALID (neither 0 nor 1e-9 .. 1e9), ERR_UNSUPPORTED (commit = tensor).
  */

@@ -34,8 +34,8 @@ class SecondMoments:
 
     A rank squares the gradient of its own samples, an N-th of those of N ranks: noise that the
     mean gradient does not have. Steps divided by their root are too small, up to the root of N
-    times, and differ between ranks. So second moments are led to those of the mean gradient
-    (``mean``), or nothing is done (``own``).
+    times, and differ between ranks. So second moments are corrected towards those of the mean
+    gradient (``mean``), or left alone (``own``).
 
     ``mean``: with signal s and noise n the own square is s^2 + n^2, the mean gradient's s^2 +
     n^2 / N; the first moment m stands for s. So with b the caller's beta2, its memory N times as

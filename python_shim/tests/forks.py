@@ -24,6 +24,9 @@ import torch.distributed as dist
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 LIMIT_S = 100.0
+# Options of ``python -m msdu``: plain training, and local steps.
+EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
+LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--domain", "parameter", "--wire", "int8"]
 # What scripts made, until their process ends: torch's Gloo, which waits for its threads, may wait
 # for ever when it goes while a script's names are cleared.
 _kept: list[Any] = []
@@ -215,3 +218,18 @@ def attached(options: list[str], script: str, *args: str) -> Callable[[int], Any
         return _kept[-1].get("RESULT")
 
     return body
+
+
+def runs(folder: Path, body: Callable[[int], Any], ranks: int = 2) -> list[dict[str, Any]]:
+    """Results of a script's ranks, the parameters at the very end, summaries, and the output."""
+
+    def one(rank: int) -> dict[str, Any]:
+        result = dict(body(rank))
+        net = result.pop("net", None)
+        if net is not None:
+            result["state"] = {k: v.clone() for k, v in net.state_dict().items()}
+        result["summaries"] = [one.summary() for one in attachments()]
+        return result
+
+    outcomes = launch(ranks, one, folder)
+    return [{**value, "output": one.output} for value, one in zip(values(outcomes), outcomes)]

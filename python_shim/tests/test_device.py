@@ -13,17 +13,36 @@ import test_features
 import test_parity
 import test_state
 import torch
-from test_parity import LOCAL, PLAIN
+from test_features import (  # noqa: F401 - found here, they run here
+    test_a_nan_without_a_scaler_raises_before_anything_is_updated,
+    test_a_skipped_local_step_counts_as_an_iteration,
+    test_an_infinity_skips_the_step_on_all_ranks_as_with_ddp,
+    test_channels_last_equals_ddp,
+    test_gradients_of_other_strides_set_by_hand,
+    test_sparse_gradients_equal_dense_ones_and_stay_sparse,
+    test_two_optimizers_in_turn,
+    test_unused_parameters_equal_ddp,
+)
+from test_parity import (  # noqa: F401 - found here, they run here
+    LOCAL,
+    PLAIN,
+    test_clipping_and_schedules_see_the_mean_gradient,
+    test_micro_batches_alone_are_exchanged_by_the_step,
+    test_outer_nesterov_equals_a_plain_reference,
+    test_the_accumulated_domain_follows_sgd,
+    test_two_ranks_equal_ddp_to_the_bit,
+)
+from test_state import (  # noqa: F401 - found here, they run here
+    test_synchronize_makes_ranks_equal_and_training_goes_on,
+    test_uneven_batches_with_local_steps,
+    test_weights_of_ranks_make_the_mean_over_samples,
+)
 
 from msdu import _abi, _device
 
 pytestmark = pytest.mark.usefixtures("on_the_stand_in")
 
 # --- gradients ---
-
-
-def test_two_ranks_equal_ddp_to_the_bit() -> None:
-    test_parity.test_two_ranks_equal_ddp_to_the_bit()
 
 
 def test_three_ranks_equal_ddp() -> None:
@@ -35,45 +54,9 @@ def test_accumulated_gradients_equal_ddp(has_no_sync: bool, wanted: int) -> None
     test_parity.test_accumulated_gradients_equal_ddp(has_no_sync, wanted)
 
 
-def test_micro_batches_alone_are_exchanged_by_the_step() -> None:
-    test_parity.test_micro_batches_alone_are_exchanged_by_the_step()
-
-
-def test_clipping_sees_the_mean_gradient() -> None:
-    test_parity.test_clipping_and_schedules_see_the_mean_gradient()
-
-
-def test_an_infinity_skips_the_step_on_all_ranks() -> None:
-    test_features.test_an_infinity_skips_the_step_on_all_ranks_as_with_ddp()
-
-
-def test_a_nan_raises_before_anything_is_updated() -> None:
-    test_features.test_a_nan_without_a_scaler_raises_before_anything_is_updated()
-
-
-def test_unused_parameters_equal_ddp() -> None:
-    test_features.test_unused_parameters_equal_ddp()
-
-
-def test_sparse_gradients() -> None:
-    test_features.test_sparse_gradients_equal_dense_ones_and_stay_sparse()
-
-
-def test_gradients_of_other_strides_set_by_hand() -> None:
-    test_features.test_gradients_of_other_strides_set_by_hand()
-
-
-def test_channels_last_equals_ddp() -> None:
-    test_features.test_channels_last_equals_ddp()
-
-
 @pytest.mark.parametrize("settings", [PLAIN, {**LOCAL, "interval_steps": 2}], ids=["h1", "h2"])
 def test_four_number_formats(settings: dict[str, Any]) -> None:
     test_features.test_four_number_formats_in_one_model(settings)
-
-
-def test_two_optimizers_in_turn() -> None:
-    test_features.test_two_optimizers_in_turn()
 
 
 # --- local steps ---
@@ -81,18 +64,6 @@ def test_two_optimizers_in_turn() -> None:
 
 def test_a_fixed_interval_equals_averaging_by_torch() -> None:
     test_parity.test_a_fixed_interval_equals_post_local_sgd("adam")
-
-
-def test_outer_nesterov_equals_a_plain_reference() -> None:
-    test_parity.test_outer_nesterov_equals_a_plain_reference()
-
-
-def test_the_accumulated_domain_follows_sgd() -> None:
-    test_parity.test_the_accumulated_domain_follows_sgd()
-
-
-def test_a_skipped_local_step_counts_as_an_iteration() -> None:
-    test_features.test_a_skipped_local_step_counts_as_an_iteration()
 
 
 @pytest.mark.parametrize("settings", [PLAIN, {**LOCAL, "interval_steps": 3}], ids=["h1", "h3"])
@@ -108,20 +79,8 @@ def test_a_resumed_run_is_the_same_to_the_bit(name: str) -> None:
     test_state.test_a_resumed_run_is_the_same_to_the_bit(name, 7)
 
 
-def test_synchronize_makes_ranks_equal() -> None:
-    test_state.test_synchronize_makes_ranks_equal_and_training_goes_on()
-
-
-def test_weights_of_ranks() -> None:
-    test_state.test_weights_of_ranks_make_the_mean_over_samples()
-
-
 def test_uneven_batches_are_means_over_who_has_one() -> None:
     test_state.test_uneven_batches_are_means_over_who_has_one("adam")
-
-
-def test_uneven_batches_with_local_steps() -> None:
-    test_state.test_uneven_batches_with_local_steps()
 
 
 # --- the calls themselves, without a device ---

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from forks import attached, attachments, lacks, launch, plain, values
+from forks import EXACT, LOCAL, attached, lacks, plain, runs
 
-EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
-LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--domain", "parameter", "--wire", "int8"]
 VARIANTS = [
     ["sgd"],
     ["adamw", "clip"],
@@ -22,25 +20,11 @@ VARIANTS = [
 ]
 
 
-def run(folder: Path, body: Any, ranks: int = 2) -> list[dict[str, Any]]:
-    """Results of a script's ranks: losses, and the parameters as they are after the very end."""
-
-    def one(rank: int) -> dict[str, Any]:
-        result = body(rank)
-        net = result.pop("net", None)
-        if net is not None:
-            result["state"] = {k: v.clone() for k, v in net.state_dict().items()}
-        result["made"] = len(attachments())
-        return dict(result)
-
-    return values(launch(ranks, one, folder))
-
-
 @pytest.mark.parametrize("what", VARIANTS, ids="-".join)
 def test_interval_of_one_is_plain_training(tmp_path: Path, what: list[str]) -> None:
-    expected = run(tmp_path / "plain", plain("ddp_train.py", *what))
-    got = run(tmp_path / "msdu", attached(EXACT, "ddp_train.py", *what))
-    assert expected[0]["made"] == 0 and got[0]["made"] == 1
+    expected = runs(tmp_path / "plain", plain("ddp_train.py", *what))
+    got = runs(tmp_path / "msdu", attached(EXACT, "ddp_train.py", *what))
+    assert not expected[0]["summaries"] and len(got[0]["summaries"]) == 1
     tolerance = 2e-3 if "amp" in what else 2e-6
     for one, other in zip(expected, got):
         assert one["losses"] == pytest.approx(other["losses"], rel=tolerance)
@@ -50,7 +34,7 @@ def test_interval_of_one_is_plain_training(tmp_path: Path, what: list[str]) -> N
 
 @pytest.mark.parametrize("what", [["sgd"], ["adamw", "accumulate", "unused"]], ids="-".join)
 def test_local_steps_train_and_end_equal(tmp_path: Path, what: list[str]) -> None:
-    got = run(tmp_path, attached(LOCAL, "ddp_train.py", *what))
+    got = runs(tmp_path, attached(LOCAL, "ddp_train.py", *what))
     losses = got[0]["losses"]
     assert sum(losses[-8:]) < 0.9 * sum(losses[:8])
     assert not torch.equal(got[0]["last"], got[1]["last"])  # as the script saw it: local
@@ -61,14 +45,14 @@ def test_local_steps_train_and_end_equal(tmp_path: Path, what: list[str]) -> Non
 @pytest.mark.skipif(lacks("msdu_join"), reason="this library has no msdu_join()")
 @pytest.mark.parametrize("options", [EXACT, LOCAL], ids=["exact", "local"])
 def test_uneven_epochs_end_equal(tmp_path: Path, options: list[str]) -> None:
-    got = run(tmp_path, attached(options, "uneven.py"))
-    assert got[0]["made"] == 1
+    got = runs(tmp_path, attached(options, "uneven.py"))
+    assert len(got[0]["summaries"]) == 1
     for name, value in got[0]["state"].items():
         assert torch.equal(value, got[1]["state"][name]), name
 
 
 def test_one_rank_is_plain_training(tmp_path: Path) -> None:
-    expected = run(tmp_path / "plain", plain("ddp_train.py", "adamw"), ranks=1)
-    got = run(tmp_path / "msdu", attached([], "ddp_train.py", "adamw"), ranks=1)
-    assert got[0]["made"] == 1
+    expected = runs(tmp_path / "plain", plain("ddp_train.py", "adamw"), ranks=1)
+    got = runs(tmp_path / "msdu", attached([], "ddp_train.py", "adamw"), ranks=1)
+    assert len(got[0]["summaries"]) == 1
     assert expected[0]["losses"] == got[0]["losses"]

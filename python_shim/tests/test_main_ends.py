@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import attached, launch
+from forks import EXACT, LOCAL, attached, launch
 
 import msdu
 from msdu.__main__ import main
 
-EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
-LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--domain", "parameter", "--wire", "int8"]
 
 
 @pytest.mark.parametrize("how", ["raise", "kill", "exit"])

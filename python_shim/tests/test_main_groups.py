@@ -9,32 +9,15 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # DDP and optimizers load it at their first use: once, before the fork
-from forks import attached, attachments, launch, plain, values
+from forks import EXACT, attached, plain, runs
 
-EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
 LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--wire", "int8"]
-
-
-def run(folder: Path, body: Any) -> list[dict[str, Any]]:
-    """Results of the four ranks, and what they printed."""
-
-    def one(rank: int) -> dict[str, Any]:
-        result = dict(body(rank))
-        result["state"] = {k: v.clone() for k, v in result.pop("net").state_dict().items()}
-        result["summaries"] = [one.summary() for one in attachments()]
-        return result
-
-    outcomes = launch(4, one, folder)
-    found = values(outcomes)
-    for result, outcome in zip(found, outcomes):
-        result["output"] = outcome.output
-    return found
 
 
 @pytest.mark.parametrize("how", ["ddp", "reduce", "flat"])
 def test_interval_of_one_is_the_groups_mean(tmp_path: Path, how: str) -> None:
-    expected = run(tmp_path / "plain", plain("group_train.py", how))
-    got = run(tmp_path / "msdu", attached(EXACT, "group_train.py", how))
+    expected = runs(tmp_path / "plain", plain("group_train.py", how), ranks=4)
+    got = runs(tmp_path / "msdu", attached(EXACT, "group_train.py", how), ranks=4)
     steps = 24 if how == "ddp" else 23  # a script's first step is its own
     for rank, (one, other) in enumerate(zip(expected, got)):
         assert one["losses"] == other["losses"]
@@ -50,7 +33,7 @@ def test_interval_of_one_is_the_groups_mean(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["ddp", "reduce"])
 def test_local_steps_end_equal_in_each_group(tmp_path: Path, how: str) -> None:
-    got = run(tmp_path, attached(LOCAL, "group_train.py", how))
+    got = runs(tmp_path, attached(LOCAL, "group_train.py", how), ranks=4)
     for rank, one in enumerate(got):
         assert sum(one["losses"][-6:]) < 0.9 * sum(one["losses"][:6])
         (summary,) = one["summaries"]
@@ -63,8 +46,8 @@ def test_local_steps_end_equal_in_each_group(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize(("how", "why"), [("two", "over 2 process groups"), ("again", "groups")])
 def test_several_groups_stay_the_scripts(tmp_path: Path, how: str, why: str) -> None:
-    expected = run(tmp_path / "plain", plain("group_train.py", how))
-    got = run(tmp_path / "msdu", attached(EXACT, "group_train.py", how))
+    expected = runs(tmp_path / "plain", plain("group_train.py", how), ranks=4)
+    got = runs(tmp_path / "msdu", attached(EXACT, "group_train.py", how), ranks=4)
     for one, other in zip(expected, got):
         assert one["losses"] == other["losses"] and not other["summaries"]
         for name, value in one["state"].items():

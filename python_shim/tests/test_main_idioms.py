@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import torch._dynamo  # noqa: F401 - optimizers load it at their first use: once, before the fork
-from forks import attached, attachments, free_port, launch, plain, values
+from forks import EXACT, attached, attachments, free_port, launch, plain, values
 from torch.profiler import ProfilerActivity, profile
 
-EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
 LOCAL = ["--interval", "fixed", "--interval-steps", "3", "--domain", "parameter"]
 LOCAL += ["--warmup-steps", "0", "--wire", "float32"]
 # Steps of the library by script: one for each backward pass that DDP reduces.

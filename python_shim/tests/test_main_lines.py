@@ -14,12 +14,11 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from forks import attached, launch, values
+from forks import EXACT, attached, launch, values
 
 import msdu
 from msdu._summary import Sent
 
-EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
 ENDINGS = {
     "alone": "did not initialize torch.distributed",
     "bare": "no DistributedDataParallel and no all_reduce",

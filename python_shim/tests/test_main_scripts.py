@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from forks import SCRIPTS, attached, lacks, launch, plain, values
+from forks import EXACT, LOCAL, SCRIPTS, attached, lacks, launch, plain, values
 
-EXACT = ["--interval", "fixed", "--interval-steps", "1", "--wire", "float32"]
 HERE = Path(__file__).resolve().parent
-LOCAL = ["--interval", "fixed", "--interval-steps", "4", "--domain", "parameter", "--wire", "int8"]
 
 
 def test_a_hook_of_the_scripts_own_stays(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ static void take_fragment(const msdu__fragment *f, msdu__image_fragment *out)
     out->bytes = f->bytes;
 }
 
-/* What all ranks said in the last rounds is equal on all of them, and is never said again: it holds
- * times of this run. */
+/* The latest statistics messages of all ranks are the same on every rank and hold times, so their
+ * hash names this run. */
 static uint64_t name_run(const msdu__caller *caller)
 {
     uint64_t name[3] = {caller->run_name, caller->step, 0};

@@ -45,8 +45,8 @@ static msdu_status check_optimizer(msdu__loader *loader)
     const msdu__settings *settings = loader->settings;
     bool is_accumulated = settings->domain == MSDU__DOMAIN_ACCUMULATED;
     if (is_accumulated && settings->optimizer != MSDU__OPTIMIZER_SGD) {
-        return msdu__setting_fail(loader, "domain accumulated needs optimizer sgd, for which "
-                                          "alone it is exact; who insists says sgd all the same");
+        return msdu__setting_fail(loader, "domain accumulated needs optimizer sgd: it is exact "
+                                          "for SGD only");
     }
     if (is_accumulated && settings->weight_decay > 0 && !(settings->lr > 0)) {
         return msdu__setting_fail(loader, "domain accumulated with weight_decay needs lr");

@@ -20,8 +20,8 @@ typedef struct msdu__place_name {
 msdu__place_name msdu__cores_name(void); /* of the calling process */
 /* From the names of all ranks: do those of this host outnumber its cores? */
 void msdu__cores_count(msdu__engine *e, const msdu__place_name *names);
-/* Of a time, in which a hypervisor had taken at least one of the cores, if each by itself: ranks on
- * the others wait for the one that was to run there. `stolen_ns`: from all cores. */
+/* Part of `time_ns` in which a hypervisor had taken at least one core, if it takes each by chance:
+ * ranks on the other cores then wait for the one there. `stolen_ns`: sum over all cores. */
 double msdu__cores_halted_ns(long cores, double time_ns, double stolen_ns);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct msdu__control {
     double link_ns;
     double latency_ns;
     double wait_ns;   /* the API thread's, since the message before */
-    double alone_ns;  /* of that, at most: no other rank computed on this rank's cores */
+    double alone_ns;  /* part of wait_ns in which a core of this host was idle; upper bound */
     double queued_ns; /* in the round of link_ns the communication thread waited for a core */
     double loss;      /* NaN: not told */
     double lr;

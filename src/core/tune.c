@@ -8,7 +8,7 @@
 #define WINDOW_LEAST                                                                               \
     MSDU__WINDOW_AUTO /* measured: 2 gain nothing, and one that is late stops all */
 
-/* Who forbids fusing waits for gradients one by one, and wants each as a whole. */
+/* fuse_bytes = 0 says that the trainer waits for tensors one by one: they are never re-sliced. */
 static bool may_cut(const msdu__engine *e)
 {
     return e->job->settings.slice_bytes < 0 && e->job->settings.fuse_bytes != 0 &&

@@ -103,7 +103,7 @@ void msdu__shift_take(void *param, const void *shift, uint64_t count, int32_t dt
 void msdu__shift_follow(void *anchor, void *shift, const void *update, uint64_t count,
                         int32_t dtype);
 
-/* --- recursion.c: the accumulated-gradient domain (design.md section 3) --- */
+/* --- recursion.c: the accumulated-gradient domain --- */
 
 /* The trainer's optimizer. */
 typedef struct msdu__recursion_args {

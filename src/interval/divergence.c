@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Policy divergence, the default: the least approximation that hides the communication. Pure.
+ * Policy divergence, the default: of all choices that hide communication, the most exact one. Pure.
  *
  * Every choice (h, wire, delay) has a predicted error (drift.h) and a predicted share of time
  * waited (waiting.h). Among the choices whose error is below the budget and whose waiting is below
@@ -399,6 +399,6 @@ static void decide(const msdu__interval_args *args, const msdu__round_stats *sta
 
 const msdu__policy msdu__policy_divergence = {
     .name = "divergence",
-    .help = "the least approximation that hides the communication, within drift_limit",
+    .help = "the most exact choice that hides communication, within drift_limit",
     .decide = decide,
 };

@@ -109,7 +109,7 @@ typedef struct msdu__choice {
 typedef struct msdu__hiding {
     double gradient_share; /* of a step */
     double local_share;
-    double late_ns;  /* waited in a late round whatever the link does */
+    double late_ns;  /* waited in a late round for other reasons than the link */
     double exact_ns; /* waited in a float32 gradient round, at most; infinity: not known */
     double least_ns; /* a synchronization while the machine is quiet; 0: not known */
     int least_wire;  /* in this format */
@@ -144,7 +144,7 @@ double msdu__interval_drift(const msdu__round_stats *stats);
 /* Predicted time of a synchronization in the given format, from this round's measurement. */
 double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
                               int wire);
-/* Predicted share of time waited: floor of design.md section 4. */
+/* Predicted share of time waited. */
 double msdu__interval_overhead(const msdu__interval_args *args, const msdu__round_stats *stats,
                                const msdu__hiding *hiding, const msdu__choice *choice);
 

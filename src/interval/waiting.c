@@ -17,8 +17,8 @@
 #define SHARE_STEP        0.25 /* of a step, that one round may tell */
 #define SHARE_MOST        4.0  /* bound of what waits beyond the link's time, in steps */
 #define LINK_MOST         1e18 /* fits an integer time */
-/* Of what late rounds wait beyond the link: no format changes it, on shared cores no interval
- * either, so an approximation may not cost as much for it as for the link. */
+/* Cost of a choice = wait for the link + LATE_WEIGHT x other waiting in late rounds. The latter
+ * counts for less: no format shortens it, and on shared cores no interval does. */
 #define LATE_WEIGHT 0.5
 /* Of a step, that a core idles at a synchronization of ranks that take turns there, on loopback
  * too: the last of them computes alone. */

@@ -18,6 +18,8 @@
  *   saves  behind MPI_Finalize, on the last rank late and beside a child process; status=N  its end
  * Rank 0 prints how far ranks are apart, how far the mean is from the best, and a fingerprint.
  */
+#include "attach_words.h"
+
 #include <mpi.h>
 
 #include <math.h>
@@ -46,27 +48,6 @@ typedef struct trainer {
     double *stage;
     double *turns[4]; /* of the tensors of a layer */
 } trainer;
-
-static int number(int argc, char **argv, const char *name, int otherwise)
-{
-    size_t length = strlen(name);
-    for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=') {
-            return (int)strtol(argv[i] + length + 1, NULL, 10);
-        }
-    }
-    return otherwise;
-}
-
-static bool has_word(int argc, char **argv, const char *word)
-{
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], word) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
 
 static void add(trainer *t, int size, int layer)
 {

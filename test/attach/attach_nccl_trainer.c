@@ -42,6 +42,7 @@
 #include <nccl.h>
 
 #include "attach_nccl_jobs.h"
+#include "attach_words.h"
 
 #define LIMIT_MS 40000
 
@@ -194,27 +195,6 @@ static void tell(const trainer *t, int step)
 }
 
 /* --- begin and end --- */
-
-static bool has_word(int argc, char **argv, const char *word)
-{
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], word) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static int number(int argc, char **argv, const char *name, int otherwise)
-{
-    size_t length = strlen(name);
-    for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=') {
-            return (int)strtol(argv[i] + length + 1, NULL, 10);
-        }
-    }
-    return otherwise;
-}
 
 static void join(trainer *t)
 {

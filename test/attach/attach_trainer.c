@@ -32,6 +32,8 @@
  *   steps=N   learned=W   h=H   at=N, of change alone: grown=N
  * Rank 0 prints the loss of each step and at the end a sum of the parameters, in full precision.
  */
+#include "attach_words.h"
+
 #include <mpi.h>
 #if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION < 5
 #include <mpi-ext.h> /* persistent reductions */
@@ -72,27 +74,6 @@ typedef struct trainer {
     MPI_Comm comm;
     MPI_Comm row, column; /* MPI_COMM_NULL, or of a grid */
 } trainer;
-
-static bool has_word(int argc, char **argv, const char *word)
-{
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], word) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static int number(int argc, char **argv, const char *name, int otherwise)
-{
-    size_t length = strlen(name);
-    for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=') {
-            return (int)strtol(argv[i] + length + 1, NULL, 10);
-        }
-    }
-    return otherwise;
-}
 
 static double noise(unsigned step, unsigned rank, unsigned layer, unsigned i)
 {

@@ -18,20 +18,13 @@ import unittest
 from pathlib import Path
 from typing import ClassVar
 
-PATIENCE_S = 100
+import test_attach
+from test_attach import EXACT_FIRST, PATIENCE_S, SGD
+
 RANKS = "3"
-SGD = {
-    "MSDU_OPTIMIZER": "sgd",
-    "MSDU_MOMENTUM": "0.9",
-    "MSDU_INTERVAL": "fixed",
-    "MSDU_WIRE": "float32",
-    "MSDU_WARMUP_STEPS": "0",
-    "MSDU_ATTACH_TENSORS": "3",
-}
 ALWAYS = {"MSDU_ATTACH": "always", "MSDU_ATTACH_GUARD": "5"}
 UNGUARDED = {"MSDU_ATTACH_GUARD": "0"}
 LEARNED = 21  # steps of the trainer that are NCCL's own: 20 that have to hold, and one to begin
-EXACT_FIRST = 2  # fixed: a decision takes effect one round late, so two steps at h = 1
 
 options = argparse.Namespace()
 
@@ -98,7 +91,7 @@ def attached(*words: str, ranks: str = RANKS, **settings: str) -> Job:
     return Job([options.msdu, "run", "--", trainer, *words], settings, ranks)
 
 
-class Case(unittest.TestCase):
+class Case(test_attach.Case):
     """What all tests share."""
 
     def good(self, done: Job, code: int = 0) -> Job:
@@ -108,19 +101,6 @@ class Case(unittest.TestCase):
         self.assertGreater(len(done.log()), 10, done.stdout + done.stderr)
         self.assertEqual(done.left, [])
         return done
-
-    def assert_near(self, one: list[float], two: list[float], tolerance: float) -> None:
-        """Element by element, relative to the larger."""
-        self.assertEqual(len(one), len(two))
-        for at, x in enumerate(one):
-            y = two[at]
-            self.assertLessEqual(abs(x - y), tolerance * max(abs(x), abs(y)), f"step {at}")
-
-    def ratio(self, done: Job) -> float:
-        """Times fewer bytes, as the summary says."""
-        found = re.search(r"([0-9.]+) times fewer", done.stderr)
-        assert found is not None, done.stderr
-        return float(found.group(1))
 
 
 class Exact(Case):

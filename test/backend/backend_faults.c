@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conformance of a backend when things go wrong: ranks that differ, lag, die, stop or leave. */
 #include "backend_world.h"
+#include "pause.h"
 #include "suite.h"
 
 #include <check.h>
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define USUAL_MS 30000
 
@@ -17,25 +17,13 @@
 static msdu_status reduce_until_failure(struct rank *me, uint64_t first, uint64_t count)
 {
     float data[5] = {0};
-    msdu_op op = rank_sum(data, count, first);
-    msdu_status status = MSDU_OK;
-    while (status == MSDU_OK) {
-        status = rank_do(me, &op);
-        op.sequence++;
-    }
-    return status;
+    return rank_until_failure(me, rank_sum(data, count, first));
 }
 
 static bool disagrees(struct rank *me)
 {
     msdu_status status = reduce_until_failure(me, 0, me->index == 1 ? 4 : 5);
     return rank_expect(me, status, MSDU_ERR_MISMATCH, "operation 0 of lane 0");
-}
-
-static void look_away(long ms)
-{
-    const struct timespec span = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    (void)nanosleep(&span, NULL);
 }
 
 /* The data of rank 3 is too long for rank 2, which learns it from MPI before any rank can tell: 3
@@ -46,11 +34,11 @@ static bool disagrees_unheard(struct rank *me)
     msdu_req *req = NULL;
     msdu_op op = rank_sum(data, me->index == 2 ? 500 : 1000, 0);
     if (me->index == 1 || me->index == 2) {
-        look_away(me->index == 1 ? 600 : 40);
+        pause_us(me->index == 1 ? 600000 : 40000);
     }
     msdu_status status = me->backend->start(me->comm, &op, &req);
     if (me->index == 3) {
-        look_away(600);
+        pause_us(600000);
     }
     status = status == MSDU_OK ? rank_finish(me, req) : status;
     if (status == MSDU_OK) {
@@ -65,7 +53,7 @@ static bool waits_for_lazy(struct rank *me)
     msdu_op op = rank_sum(data, 5, 0);
     RANK_CHECK(me, rank_do(me, &op) == MSDU_OK);
     if (me->index == 2) {
-        look_away(2000);
+        pause_us(2000000);
     }
     msdu_status status = reduce_until_failure(me, 1, 5);
     return rank_expect(me, status, MSDU_ERR_TIMEOUT, "rank 2 did not reach operation 1 of lane 0");
@@ -95,7 +83,7 @@ static bool loses_in_large_operation(struct rank *me)
     msdu_req *req = NULL;
     msdu_status status = me->backend->start(me->comm, &op, &req);
     if (me->index == me->world->victim) {
-        world_nap(1500000);
+        pause_us(1500);
         (void)raise(SIGKILL);
     }
     status = status == MSDU_OK ? rank_finish(me, req) : status;
@@ -103,7 +91,7 @@ static bool loses_in_large_operation(struct rank *me)
         status = reduce_until_failure(me, 1, 5);
     }
     uint64_t before = world_hash(0, data, count * sizeof(*data));
-    world_nap(1900000);
+    pause_us(1900);
     bool is_left_alone = before == world_hash(0, data, count * sizeof(*data));
     free(data);
     RANK_CHECK(me, is_left_alone);
@@ -163,7 +151,7 @@ static bool leaves_early(struct rank *me)
         return true;
     }
     if (me->index == 2) { /* late, so that the operation cannot be complete when rank 1 leaves */
-        look_away(300);
+        pause_us(300000);
     }
     msdu_status status = reduce_until_failure(me, 0, 5);
     return rank_expect(me, status, MSDU_ERR_PEER_LOST, "rank 1");

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conformance of a backend that forms groups of ranks: data, and what goes wrong in one. */
 #include "backend_world.h"
+#include "pause.h"
 #include "suite.h"
 
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define GROUP_LANES 2
 
@@ -140,18 +140,12 @@ static msdu_status sum_until_failure(struct rank *me, int32_t color, uint64_t co
 {
     float data[5] = {0};
     bool is_in = colors[MSDU_GROUP_INDEX][me->index] == color;
-    const struct timespec span = {.tv_sec = 4};
     msdu_op op = rank_sum(data, count, 0);
     op.group = is_in ? MSDU_GROUP_INDEX : MSDU_GROUP_WORLD;
-    msdu_status status = MSDU_OK;
     if (!is_in) {
-        (void)nanosleep(&span, NULL);
+        pause_us(4000000);
     }
-    while (status == MSDU_OK) {
-        status = rank_do(me, &op);
-        op.sequence++;
-    }
-    return status;
+    return rank_until_failure(me, op);
 }
 
 static bool disagrees(struct rank *me)

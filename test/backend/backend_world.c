@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs one function on every rank of a job: threads, forked processes, or mpirun's processes. */
 #include "backend_world.h"
+#include "pause.h"
 #include "suite.h"
 
 #include <check.h>
@@ -13,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LIFE_S 60 /* a rank that lives longer hangs */
@@ -58,8 +58,7 @@ uint64_t world_hash(uint64_t hash, const void *data, size_t bytes)
 
 void world_nap(uint64_t random)
 {
-    struct timespec span = {.tv_nsec = (long)(random % 2000000)};
-    (void)nanosleep(&span, NULL);
+    pause_us((long)(random % 2000));
 }
 
 static const char *backend_name(void)
@@ -114,6 +113,15 @@ msdu_status rank_do(struct rank *me, const msdu_op *op)
     msdu_req *req = NULL;
     msdu_status status = me->backend->start(me->comm, op, &req);
     return status == MSDU_OK ? rank_finish(me, req) : status;
+}
+
+msdu_status rank_until_failure(struct rank *me, msdu_op op)
+{
+    msdu_status status = MSDU_OK;
+    for (; status == MSDU_OK; op.sequence++) {
+        status = rank_do(me, &op);
+    }
+    return status;
 }
 
 bool rank_expect(struct rank *me, msdu_status status, msdu_status wanted, const char *part)

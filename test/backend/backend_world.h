@@ -91,6 +91,8 @@ msdu_op rank_sum(float *data, uint64_t count, uint64_t sequence);
 /* Start, and finish with wait() until the operation ended. */
 msdu_status rank_finish(struct rank *me, msdu_req *req);
 msdu_status rank_do(struct rank *me, const msdu_op *op);
+/* The operation again and again, with sequence numbers that go on; the first status that is bad. */
+msdu_status rank_until_failure(struct rank *me, msdu_op op);
 
 /* Does the error text hold `part`? Notes a failure if not, or if status is not as wanted. */
 bool rank_expect(struct rank *me, msdu_status status, msdu_status wanted, const char *part);

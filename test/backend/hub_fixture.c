@@ -2,6 +2,7 @@
 /* A job whose ranks are threads that share a hub, with its log, and connections that do not belong.
  */
 #include "hub_fixture.h"
+#include "pause.h"
 #include "suite.h"
 
 #include <arpa/inet.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -51,16 +51,10 @@ int log_count(const char *part)
     return count;
 }
 
-static void nap(void)
-{
-    const struct timespec span = {.tv_nsec = 10000000};
-    (void)nanosleep(&span, NULL);
-}
-
 int log_wait(const char *part, int wanted)
 {
     for (int i = 0; i < 2000 && log_count(part) < wanted; i++) {
-        nap();
+        pause_us(10000);
     }
     return log_count(part);
 }
@@ -170,7 +164,7 @@ int job_port(const struct job *job)
     for (int i = 0; i < 2000 && port == 0; i++) {
         FILE *file = fopen(path, "r");
         if (file == NULL) {
-            nap();
+            pause_us(10000);
             continue;
         }
         char line[128] = "";

@@ -12,6 +12,7 @@
 
 #include "expect.h"
 #include "job_checks.h"
+#include "pause.h"
 #include "suite.h"
 
 #define LIMIT_MS    20000 /* stands for "no hang" on a busy machine */
@@ -226,7 +227,7 @@ static int connect_to(int port)
         if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0) {
             return fd;
         }
-        (void)usleep(10000);
+        pause_us(10000);
     }
     return -1;
 }

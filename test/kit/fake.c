@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "api/context.h"
 #include "backend/registry.h"
+#include "pause.h"
 #include "ranks_place.h"
 
 #define LANES_MOST    32
@@ -186,11 +186,10 @@ static msdu_status test_op(msdu_comm *handle, msdu_req *req)
 
 static msdu_status fake_test(msdu_comm *comm, msdu_req *req)
 {
-    const struct timespec pause = {.tv_nsec = 100000};
     enter();
     msdu_status status = test_op(comm, req);
     while (atomic_load(&fake.dwells)) {
-        (void)nanosleep(&pause, NULL);
+        pause_us(100);
     }
     leave();
     return status;
@@ -272,8 +271,7 @@ static msdu_status recorder_start(msdu_comm *handle, const msdu_op *op, msdu_req
     add_to_hash(&comm->order, op->lane);
     add_to_hash(&comm->order, *hash);
     if (random_next(&comm->random) % 16 == 0) {
-        struct timespec pause = {.tv_nsec = (long)(random_next(&comm->random) % 200000)};
-        nanosleep(&pause, NULL);
+        pause_us((long)(random_next(&comm->random) % 200));
     }
     return msdu__backend_local.start(comm->inner, op, req_out);
 }

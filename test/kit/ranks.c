@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "api/context.h"
+#include "pause.h"
 #include "ranks_place.h"
 
 #define ANNOUNCERS 3
@@ -158,10 +158,9 @@ static bool announce_from_threads(ranks_self *self, int step)
 static bool wait_alone(ranks_self *self, uint32_t t)
 {
     const unsigned what = MSDU_GRADIENT | MSDU_ALONE | (t % 2 == 0 ? 0U : MSDU_NOW);
-    const struct timespec pause = {.tv_nsec = 100000};
     msdu_status status = msdu_tensor_wait(self->ctx, t, (msdu_what)what);
     while (status == MSDU_IN_PROGRESS && t % 2 != 0) {
-        (void)nanosleep(&pause, NULL);
+        pause_us(100);
         status = msdu_tensor_wait(self->ctx, t, (msdu_what)what);
     }
     return is_ok(self, status);
@@ -442,11 +441,10 @@ static bool train(ranks_self *self)
 /* Who leaves without msdu_finish() is lost to those who still step, so they leave together. */
 static void part(ranks_self *self)
 {
-    const struct timespec span = {.tv_nsec = 1000000};
     bool waits = self->job->is_unfinished && self->status == MSDU_OK;
     atomic_fetch_add(self->gone, 1);
     for (int ms = 0; waits && ms < PART_MS && atomic_load(self->gone) < self->job->ranks; ms++) {
-        (void)nanosleep(&span, NULL);
+        pause_us(1000);
     }
 }
 

@@ -10,8 +10,6 @@
 
 #include "api/context.h"
 
-const char *const kit_overlaps[] = {"blocking", "backward", "delayed", "streamed", "auto"};
-
 static const ranks_tensor model[] = {
     {.count = 1}, {.count = 7}, {.count = 256}, {.count = 600}, {.count = 900},
 };

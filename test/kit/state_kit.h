@@ -7,8 +7,6 @@
 
 #define KIT_STEPS 40
 
-extern const char *const kit_overlaps[5]; /* the first two without delay */
-
 /* Three ranks, a few tensors, rounds of 5 steps after a warm-up, delay 3. */
 ranks_job kit_job(const char *domain, const char *overlap);
 

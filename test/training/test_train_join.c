@@ -4,11 +4,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "api/context.h"
 #include "expect.h"
 #include "fake.h"
+#include "pause.h"
 #include "ranks.h"
 #include "ranks_place.h"
 #include "reference.h"
@@ -134,8 +134,7 @@ static double weight_at(const ranks_job *job, int rank, int step)
 
 static void dawdle(ranks_self *self, int step)
 {
-    struct timespec pause = {.tv_nsec = 50000L * ((step * 7 + self->rank * 5) % 9)};
-    nanosleep(&pause, NULL);
+    pause_us(50L * ((step * 7 + self->rank * 5) % 9));
 }
 
 START_TEST(weights_and_delays_do_not_disturb)

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "pause.h"
 #include "ranks.h"
 #include "reference.h"
 #include "state_kit.h"
@@ -62,7 +62,7 @@ static ranks_job level_job(int layout, int interval, const char *overlap)
 START_TEST(means_are_those_of_one_group)
 {
     for (int overlap = 0; overlap < RANKS_OVERLAPS; overlap++) {
-        ranks_job job = level_job(_i, 3, kit_overlaps[overlap]);
+        ranks_job job = level_job(_i, 3, ranks_overlaps[overlap]);
         reference_check(&job, 1e-6);
     }
 }
@@ -116,7 +116,7 @@ START_TEST(few_bits_between_hosts_keep_ranks_equal_and_near_float32)
     static const double bounds[] = {0.002, 0.02, 0.1, 0.8, 0.01, 0.002};
     for (int overlap = 0; overlap < RANKS_OVERLAPS; overlap++) {
         ranks_job job = wide_job(_i, wires[(_i + overlap) % 6]);
-        job.config.overlap = kit_overlaps[overlap];
+        job.config.overlap = ranks_overlaps[overlap];
         double far = ranks_far_from_float32(&job, job.steps);
         ck_assert_msg(far < bounds[(_i + overlap) % 6], "%s: %g", job.config.wire, far);
     }
@@ -194,9 +194,8 @@ END_TEST
 
 static void dawdle(ranks_self *self, int step)
 {
-    const struct timespec span = {.tv_nsec = 500000L * (1 + self->rank)};
     (void)step;
-    (void)nanosleep(&span, NULL);
+    pause_us(500L * (1 + self->rank));
 }
 
 /* Rounds by the clock sum up over two levels as any others do. */

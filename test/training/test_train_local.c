@@ -24,7 +24,7 @@ START_TEST(averages_whenever_the_ranks_meet)
 {
     static const int intervals[] = {3, 1, 5, 64};
     for (int ranks = 1; ranks <= 4; ranks++) {
-        ranks_job job = local_job(ranks, intervals[ranks - 1], kit_overlaps[_i]);
+        ranks_job job = local_job(ranks, intervals[ranks - 1], ranks_overlaps[_i]);
         reference_check(&job, 0);
     }
 }
@@ -32,7 +32,7 @@ END_TEST
 
 START_TEST(warm_up_keeps_single_steps)
 {
-    ranks_job job = local_job(3, 6, kit_overlaps[_i]);
+    ranks_job job = local_job(3, 6, ranks_overlaps[_i]);
     job.config.warmup_steps = 9;
     reference_check(&job, 0);
 }
@@ -42,7 +42,7 @@ START_TEST(the_last_step_is_a_meeting_where_the_end_is_known)
 {
     static const int ends[] = {18, 21, 24, 25};
     for (int k = 0; k < 4; k++) {
-        ranks_job job = local_job(2, 6, kit_overlaps[_i]);
+        ranks_job job = local_job(2, 6, ranks_overlaps[_i]);
         job.config.total_steps = ends[k];
         job.steps = ends[k];
         reference_check(&job, 0);
@@ -53,7 +53,7 @@ END_TEST
 START_TEST(a_known_end_leaves_room_for_a_delay)
 {
     for (int end = 12; end <= 20; end++) {
-        ranks_job job = local_job(2, 5, kit_overlaps[_i]);
+        ranks_job job = local_job(2, 5, ranks_overlaps[_i]);
         job.config.delay_steps = 4;
         job.config.total_steps = end;
         job.steps = end;
@@ -67,7 +67,7 @@ START_TEST(every_correction_is_applied)
     static const char *const chains[] = {"average", "elastic",       "blend",      "delayed",
                                          "outer",   "outer,elastic", "outer,blend"};
     for (int k = 0; k < 7; k++) {
-        ranks_job job = local_job(3, 4, kit_overlaps[_i]);
+        ranks_job job = local_job(3, 4, ranks_overlaps[_i]);
         job.config.correct = chains[k];
         reference_check(&job, 0);
     }
@@ -77,7 +77,7 @@ END_TEST
 START_TEST(outer_momentum_of_both_kinds)
 {
     static const char *const kinds[] = {"nesterov", "momentum"};
-    ranks_job job = local_job(4, 3, kit_overlaps[_i / 2]);
+    ranks_job job = local_job(4, 3, ranks_overlaps[_i / 2]);
     job.config.correct = "outer";
     job.config.outer_kind = kinds[_i % 2];
     job.config.outer_lr = 0.4;
@@ -94,7 +94,7 @@ static double rising_lr(const ranks_job *job, int step)
 /* The norm is a sum over slices in an order of its own: rounding, not bits. */
 START_TEST(large_updates_are_clipped)
 {
-    ranks_job job = local_job(3, 3, kit_overlaps[_i]);
+    ranks_job job = local_job(3, 3, ranks_overlaps[_i]);
     job.config.momentum = 0;
     job.lr_at = rising_lr;
     job.config.correct = "clip,outer";
@@ -105,7 +105,7 @@ END_TEST
 
 START_TEST(parts_of_other_settings_are_used)
 {
-    ranks_job job = local_job(3, 4, kit_overlaps[_i]);
+    ranks_job job = local_job(3, 4, ranks_overlaps[_i]);
     job.config.correct = "elastic";
     job.config.elastic_alpha = 0.125;
     reference_check(&job, 0);
@@ -129,7 +129,7 @@ END_TEST
 
 START_TEST(an_interval_is_never_shorter_than_the_delay)
 {
-    ranks_job job = local_job(2, 2, kit_overlaps[2 + _i]);
+    ranks_job job = local_job(2, 2, ranks_overlaps[2 + _i]);
     job.config.delay_steps = 5;
     reference_check(&job, 0);
 }
@@ -199,7 +199,7 @@ START_TEST(types_may_be_mixed)
     };
     static const char *const chains[] = {NULL, "outer", "elastic"};
     for (int k = 0; k < 3; k++) {
-        ranks_job job = local_job(3, 4, kit_overlaps[_i]);
+        ranks_job job = local_job(3, 4, ranks_overlaps[_i]);
         job.tensors = mixed;
         job.tensor_count = sizeof(mixed) / sizeof(mixed[0]);
         job.config.correct = chains[k];
@@ -220,7 +220,7 @@ END_TEST
 START_TEST(every_style_of_calls_gives_the_same)
 {
     for (int k = 0; k < 5; k++) {
-        ranks_job job = local_job(2, 4, kit_overlaps[k]);
+        ranks_job job = local_job(2, 4, ranks_overlaps[k]);
         job.style = (ranks_style)_i;
         reference_check(&job, 0);
     }
@@ -241,7 +241,7 @@ static const ranks_tensor with_state[] = {
 START_TEST(state_stays_local_or_is_averaged_or_reset)
 {
     static const char *const states[] = {"local", "average", "reset"};
-    ranks_job job = local_job(3, 4, kit_overlaps[_i / 3]);
+    ranks_job job = local_job(3, 4, ranks_overlaps[_i / 3]);
     job.tensors = with_state;
     job.tensor_count = sizeof(with_state) / sizeof(with_state[0]);
     job.config.state = states[_i % 3];
@@ -324,7 +324,7 @@ static void roll_back(ranks_self *self)
 START_TEST(rollback_returns_to_the_last_meeting)
 {
     ranks_run run;
-    ranks_job job = local_job(3, 5, kit_overlaps[_i]);
+    ranks_job job = local_job(3, 5, ranks_overlaps[_i]);
     job.ended = roll_back;
     job.is_unfinished = true;
     ranks_run_well(&job, &run);
@@ -348,7 +348,7 @@ static double swinging_lr(const ranks_job *job, int step)
 START_TEST(rounds_of_all_lengths_may_follow_each_other)
 {
     ranks_run run;
-    ranks_job job = local_job(3, 1, kit_overlaps[_i]);
+    ranks_job job = local_job(3, 1, ranks_overlaps[_i]);
     job.steps = 400;
     job.lr_at = swinging_lr;
     job.needs_lr = true;

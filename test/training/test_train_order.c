@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the order rule: ranks that dawdle at random start the same operations in one order. */
 #include <check.h>
-#include <time.h>
 
 #include "api/context.h"
 #include "fake.h"
+#include "pause.h"
 #include "reference.h"
 #include "suite.h"
 
@@ -34,9 +34,8 @@ static void dawdle(ranks_self *self, int step)
 {
     uint64_t random = ((uint64_t)self->rank + 3) * 0x9e3779b97f4a7c15U + (uint64_t)step;
     random = (random ^ random >> 29) * 0xbf58476d1ce4e5b9U;
-    struct timespec pause = {.tv_nsec = (long)(random >> 33) % 300000};
     if ((random >> 20) % 4 == 0) {
-        nanosleep(&pause, NULL);
+        pause_us((long)(random >> 33) % 300);
     }
 }
 

@@ -3,11 +3,11 @@
 #include <check.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "api/context.h"
 #include "expect.h"
 #include "fake.h"
+#include "pause.h"
 #include "ranks.h"
 #include "reference.h"
 #include "suite.h"
@@ -220,11 +220,10 @@ static double doubled(const ranks_job *job, int rank, int step)
 /* A round's statistics come a moment after its tensors are free. */
 static void until_counted(ranks_self *self)
 {
-    const struct timespec span = {.tv_nsec = 1000000};
     msdu_summary now = MSDU_SUMMARY_INIT;
     for (int ms = 0; ms < 20000 && self->status == MSDU_OK && now.rounds < 3; ms++) {
         self->status = msdu_summary_get(self->ctx, &now);
-        (void)nanosleep(&span, NULL);
+        pause_us(1000);
     }
 }
 

@@ -392,8 +392,8 @@ static void tell(msdu__track *track)
     }
 }
 
-/* Nobody else has to come, so only what is under way is waited for, and not for long: gradients of
- * other ranks are still on their way to this one. */
+/* Wait for rounds in flight, ABORT_PAUSES pauses at most: gradients of other ranks may still be on
+ * their way. A local wait, for which no other rank has to come. */
 static void rest(const msdu__track *track)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};

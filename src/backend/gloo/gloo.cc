@@ -80,7 +80,8 @@ struct msdu_comm final : public msdu_gloo::Owner {
         std::vector<std::unique_ptr<Lane>> lanes;
     };
 
-    void connect_group(Group &group, uint32_t lanes);
+    void connect_lanes(const msdu_host &group, uint32_t first_id, uint32_t count,
+                       std::vector<std::unique_ptr<Lane>> &lanes);
     template <typename Body> void each_lane(Body body) const;
     static bool is_stalled(void *user, uint64_t now_ns, uint32_t *lane_out, uint64_t *sequence_out);
     static uint64_t progress(void *user, uint32_t lane, uint64_t sequence, uint32_t *print_out);
@@ -142,14 +143,18 @@ template <typename Body> void msdu_comm::each_lane(Body body) const
     }
 }
 
-void msdu_comm::connect_group(Group &group, uint32_t lanes)
+/* Channels among the ranks of a group; where one cannot be made the other ranks are told. */
+void msdu_comm::connect_lanes(const msdu_host &group, uint32_t first_id, uint32_t count,
+                              std::vector<std::unique_ptr<Lane>> &lanes)
 {
     const msdu_gloo::PipeGuard guard;
     try {
-        for (uint32_t lane = 0; lane < lanes && group.host.ranks > 1; lane++) {
-            auto context =
-                msdu_gloo::make_context(group.host, hub_, device_, group.first_id + lane);
-            group.lanes.push_back(std::make_unique<Lane>(group.host, *this, std::move(context)));
+        if (device_ == nullptr) {
+            device_ = msdu_gloo::make_device(*host, msdu__hub_address(hub_));
+        }
+        for (uint32_t lane = 0; lane < count && group.ranks > 1; lane++) {
+            auto context = msdu_gloo::make_context(group, hub_, device_, first_id + lane);
+            lanes.push_back(std::make_unique<Lane>(group, *this, std::move(context)));
         }
     } catch (const Failure &failure) {
         give_up(failure.what());
@@ -178,7 +183,7 @@ void msdu_comm::split(uint32_t number, const int32_t *colors, uint32_t lanes)
     const auto first = static_cast<uint32_t>(std::find(colors, colors + host->ranks, own) - colors);
     group->first_id = host->lanes * (1 + (number - 1) * static_cast<uint32_t>(host->ranks) + first);
     if (hub_ != nullptr) {
-        connect_group(*group, lanes);
+        connect_lanes(group->host, group->first_id, lanes, group->lanes);
         msdu__hub_watch_set(hub_, nullptr);
     }
     groups_[number] = std::move(group);
@@ -193,20 +198,7 @@ void msdu_comm::connect()
     if (status != MSDU_OK) {
         throw Failure(status, "");
     }
-    const msdu_gloo::PipeGuard guard;
-    try {
-        device_ = msdu_gloo::make_device(*host, msdu__hub_address(hub_));
-        for (uint32_t lane = 0; lane < host->lanes; lane++) {
-            auto context = msdu_gloo::make_context(*host, hub_, device_, lane);
-            lanes_.push_back(std::make_unique<Lane>(*host, *this, std::move(context)));
-        }
-    } catch (const Failure &failure) {
-        give_up(failure.what());
-        throw;
-    } catch (const std::exception &error) {
-        give_up(msdu_gloo::plain_text(error.what()));
-        throw;
-    }
+    connect_lanes(*host, 0, host->lanes, lanes_);
     msdu__hub_watch_set(hub_, &watch_);
     const std::string text = "gloo " GLOO_VERSION_TEXT ": " + std::to_string(host->ranks) +
                              " ranks, " + std::to_string(host->lanes) + " lanes, this one at " +

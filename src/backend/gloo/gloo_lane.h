@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One channel: a worker thread that carries out its operations in order over its own connections.
- */
+/* One channel: a thread that carries out its operations in order over connections of its own. */
 #ifndef MSDU_GLOO_LANE_H
 #define MSDU_GLOO_LANE_H
 
@@ -27,13 +26,37 @@ struct msdu_req {
 namespace msdu_gloo
 {
 
+using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
+/* Unbound buffers over all memory: an address is an offset, so none is made per operation. */
+struct Stage {
+    Buffer scatter_recv;
+    Buffer scatter_send;
+    Buffer gather_recv;
+    Buffer gather_send;
+    std::unique_ptr<unsigned char[]> scratch;
+};
+
+/* A block under way, and how many transfers it still waits for. */
+struct Block {
+    msdu_req *req;
+    Stage *stage;
+    uint64_t offset; /* bytes from op.recv, allreduce only */
+    uint64_t bytes;
+    uint64_t index; /* within the operation */
+    int scatter_recvs;
+    int scatter_sends;
+    int gather_recvs;
+    int gather_sends;
+    bool is_last;
+};
+
 /* What a channel tells its owner, from the channel's thread. */
 class Owner
 {
   public:
     virtual ~Owner() = default;
-    /* The group failed, or a channel met an error: find the cause. Returns the status of requests.
-     */
+    /* A channel met an error: find its cause. Returns the status of the requests in flight. */
     virtual msdu_status fail(const std::string &what) = 0;
     virtual bool has_failed() const = 0;
     virtual void complete(msdu_req *req, msdu_status status) = 0;
@@ -81,32 +104,7 @@ class Lane
     uint64_t progress(uint64_t sequence, uint32_t *print_out) const;
 
   private:
-    using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-
-    /* Unbound buffers over all memory: an address is an offset, so none is made per operation. */
-    struct Stage {
-        Buffer scatter_recv;
-        Buffer scatter_send;
-        Buffer gather_recv;
-        Buffer gather_send;
-        std::unique_ptr<unsigned char[]> scratch;
-    };
-
     enum class Way { kRecv, kSend };
-
-    /* A block under way, and how many transfers it still waits for. */
-    struct Block {
-        msdu_req *req;
-        Stage *stage;
-        uint64_t offset; /* bytes from op.recv, allreduce only */
-        uint64_t bytes;
-        uint64_t index; /* within the operation */
-        int scatter_recvs;
-        int scatter_sends;
-        int gather_recvs;
-        int gather_sends;
-        bool is_last;
-    };
 
     void run();
     bool take(Block *block, bool may_wait, bool *is_over);

@@ -21,7 +21,7 @@ static const char *const wires[] = {"float32", "bfloat16", "int4", "int2", "spar
 START_TEST(gradients_go_on)
 {
     for (int k = 0; k < WIRES; k++) {
-        ranks_job job = kit_job("gradient", kit_overlaps[_i]);
+        ranks_job job = kit_job("gradient", ranks_overlaps[_i]);
         job.config.wire = wires[k];
         kit_check_resume(&job, AT, AT, 1);
         job.config.commit = "tensor";
@@ -33,7 +33,7 @@ END_TEST
 START_TEST(accumulated_gradients_go_on)
 {
     for (int k = 0; k < WIRES; k++) {
-        ranks_job job = kit_job("accumulated", kit_overlaps[_i]);
+        ranks_job job = kit_job("accumulated", ranks_overlaps[_i]);
         job.config.wire = wires[k];
         job.config.dampening = k == 1 ? 0.25 : 0;
         job.config.weight_decay = k == 2 ? 1e-3 : 0;
@@ -45,7 +45,7 @@ END_TEST
 static void check_chain(const char *domain, int overlap, int wire, int chain)
 {
     static const char *const chains[] = {"average", "outer", "outer,delayed", "clip,outer,blend"};
-    ranks_job job = kit_job(domain, kit_overlaps[overlap]);
+    ranks_job job = kit_job(domain, ranks_overlaps[overlap]);
     job.config.wire = wires[wire];
     job.config.correct = chains[chain];
     job.config.outer_lr = 0.5;

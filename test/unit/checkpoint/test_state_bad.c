@@ -408,7 +408,7 @@ START_TEST(taking_a_state_changes_nothing)
     for (int domain = 0; domain < 2; domain++) {
         ranks_run whole;
         ranks_run run;
-        ranks_job job = kit_job(domain == 0 ? "auto" : "parameter", kit_overlaps[_i]);
+        ranks_job job = kit_job(domain == 0 ? "auto" : "parameter", ranks_overlaps[_i]);
         job.config.wire = "int4";
         ck_assert(ranks_go(&job, &whole));
         job.stepped = get_now;

@@ -15,7 +15,7 @@
 /* Before the first step, in warm-up, where the domain changes, where a mean waits. */
 START_TEST(any_step_will_do)
 {
-    ranks_job job = kit_job("auto", kit_overlaps[_i]);
+    ranks_job job = kit_job("auto", ranks_overlaps[_i]);
     job.config.wire = "int4";
     job.config.correct = "outer,delayed";
     job.steps = 24;
@@ -45,7 +45,7 @@ START_TEST(types_may_be_mixed)
         {.count = 900, .dtype = MSDU_FLOAT64}, {.count = 700, .dtype = MSDU_BFLOAT16},
         {.count = 5, .dtype = MSDU_FLOAT16},   {.count = 33, .dtype = MSDU_FLOAT32},
     };
-    ranks_job job = kit_job("auto", kit_overlaps[_i]);
+    ranks_job job = kit_job("auto", ranks_overlaps[_i]);
     job.tensors = mixed;
     job.tensor_count = sizeof(mixed) / sizeof(mixed[0]);
     job.config.wire = "int8";
@@ -64,7 +64,7 @@ START_TEST(optimizer_state_goes_on)
         {.count = 40, .role = MSDU_ROLE_BUFFER},
     };
     static const char *const states[] = {"local", "average", "reset"};
-    ranks_job job = kit_job("auto", kit_overlaps[_i]);
+    ranks_job job = kit_job("auto", ranks_overlaps[_i]);
     job.tensors = with_state;
     job.tensor_count = sizeof(with_state) / sizeof(with_state[0]);
     job.config.state = states[(_i + 1) % 3];
@@ -75,7 +75,7 @@ END_TEST
 START_TEST(every_style_of_calls_gives_the_same)
 {
     for (int k = 0; k < 4; k++) {
-        ranks_job job = kit_job("auto", kit_overlaps[k]);
+        ranks_job job = kit_job("auto", ranks_overlaps[k]);
         job.style = (ranks_style)_i;
         kit_check_resume(&job, k == 1 ? 4 : AT, AT, AT);
     }
@@ -92,7 +92,7 @@ static void weigh(ranks_self *self, int step)
 
 START_TEST(weights_go_on)
 {
-    ranks_job job = kit_job("auto", kit_overlaps[_i]);
+    ranks_job job = kit_job("auto", ranks_overlaps[_i]);
     job.stepped = weigh;
     job.config.wire = "int4";
     kit_check_resume(&job, AT, AT, 1);
@@ -124,7 +124,7 @@ START_TEST(policies_go_on)
 {
     static const char *const policies[] = {"qsr", "plateau", "post_local"};
     for (int k = 0; k < 3; k++) {
-        ranks_job job = kit_job("auto", kit_overlaps[(_i + k) % 5]);
+        ranks_job job = kit_job("auto", ranks_overlaps[(_i + k) % 5]);
         job.config.interval = policies[k];
         job.config.interval_steps = 4;
         job.config.switch_step = 9;
@@ -139,7 +139,7 @@ END_TEST
 
 START_TEST(one_rank_alone)
 {
-    ranks_job job = kit_job("auto", kit_overlaps[_i]);
+    ranks_job job = kit_job("auto", ranks_overlaps[_i]);
     job.ranks = 1;
     job.config.correct = "outer";
     kit_check_resume(&job, AT, AT, 1);
@@ -151,7 +151,7 @@ START_TEST(the_default_policy_resumes)
 {
     ranks_run run;
     kit_save save;
-    ranks_job job = kit_job("auto", kit_overlaps[_i]);
+    ranks_job job = kit_job("auto", ranks_overlaps[_i]);
     job.config.interval = "divergence";
     job.config.wire = "auto";
     kit_interrupt(&job, AT, &save);
@@ -174,7 +174,7 @@ START_TEST(a_resumed_run_may_be_interrupted)
     ranks_run whole;
     ranks_run run;
     kit_save save;
-    ranks_job job = kit_job("parameter", kit_overlaps[_i]);
+    ranks_job job = kit_job("parameter", ranks_overlaps[_i]);
     job.config.wire = "int4";
     ck_assert(ranks_go(&job, &whole));
     kit_interrupt(&job, 11, &save);

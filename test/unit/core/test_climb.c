@@ -2,14 +2,21 @@
 /*
  * Setting uneven = auto with ranks that are threads, over the backend "local": plain training until
  * too much is waited for a slow rank, then rounds by the clock, on all ranks after the same step.
+ * Time is virtual. It moves when every thread sleeps, so a busy machine makes nobody slow.
  */
 #include <check.h>
+#include <dirent.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "api/context.h"
+#include "pause.h"
 #include "suite.h"
 
 #define RANKS    4
@@ -17,6 +24,8 @@
 #define FAST_NS  2000000
 #define SECOND   1000000000ULL
 #define LIMIT_NS (20 * SECOND)
+#define AFTER    40 /* steps of the slow rank by the clock */
+#define QUANTUM  FAST_NS
 
 typedef struct rank {
     msdu_ctx *ctx;
@@ -27,6 +36,8 @@ typedef struct rank {
     float gradient[COUNT];
     float statistics[3]; /* a buffer, which differs between ranks */
     double bowl;         /* gradients lead to it */
+    uint64_t end_ns;     /* of what it computes; 0: nothing */
+    bool is_started, is_over;
     uint64_t entered_ns;
     uint64_t entered; /* step after which rounds were by the clock */
     uint64_t steps;
@@ -41,16 +52,121 @@ typedef struct job {
     bool has_gradients;
     uint64_t steps; /* of the slow rank; the others take as long */
     pthread_mutex_t lock;
+    pthread_cond_t moved; /* time has */
 } job;
 
-static job the_job = {.has_gradients = true, .lock = PTHREAD_MUTEX_INITIALIZER};
+static job the_job = {
+    .has_gradients = true, .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+
+/* --- virtual time --- */
+
+static _Atomic uint64_t virtual_ns;
 
 static uint64_t now_ns(void)
 {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
+    return atomic_load(&virtual_ns);
 }
+
+static uint64_t virtual_clock(void *user)
+{
+    (void)user;
+    return now_ns();
+}
+
+static void compute(rank *r, uint64_t ns)
+{
+    (void)pthread_mutex_lock(&the_job.lock);
+    r->end_ns = now_ns() + ns;
+    while (now_ns() < r->end_ns) {
+        (void)pthread_cond_wait(&the_job.moved, &the_job.lock);
+    }
+    r->end_ns = 0;
+    (void)pthread_mutex_unlock(&the_job.lock);
+}
+
+/* How often the other threads of this process went to sleep. */
+static long sleeps(void)
+{
+    struct rusage all;
+    struct rusage own;
+    (void)getrusage(RUSAGE_THREAD, &own);
+    (void)getrusage(RUSAGE_SELF, &all);
+    return all.ru_nvcsw - own.ru_nvcsw;
+}
+
+static bool is_asleep(const char *thread)
+{
+    char path[64];
+    char text[512] = "";
+    (void)snprintf(path, sizeof(path), "/proc/self/task/%.20s/stat", thread);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        return true; /* it has ended */
+    }
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    (void)fclose(file);
+    const char *name_end = strrchr(text, ')');
+    return name_end == NULL || strncmp(name_end, ") S", 3) == 0;
+}
+
+/* Does every other thread sleep? A thread that was woken is awake to the kernel, run or not. */
+static bool is_quiet(void)
+{
+    bool is_quiet = true;
+    long before = sleeps();
+    long own = syscall(SYS_gettid);
+    DIR *threads = opendir("/proc/self/task");
+    ck_assert_ptr_nonnull(threads);
+    for (struct dirent *one = readdir(threads); one != NULL; one = readdir(threads)) {
+        long thread = strtol(one->d_name, NULL, 10);
+        is_quiet = is_quiet && (thread == 0 || thread == own || is_asleep(one->d_name));
+    }
+    (void)closedir(threads);
+    return is_quiet && sleeps() == before;
+}
+
+/* Move time; true once all ranks are over. */
+static bool move_time(void)
+{
+    int over = 0;
+    bool is_any_due = false;
+    (void)pthread_mutex_lock(&the_job.lock);
+    uint64_t now = atomic_fetch_add(&virtual_ns, QUANTUM) + QUANTUM;
+    for (int i = 0; i < RANKS; i++) {
+        rank *r = &the_job.ranks[i];
+        is_any_due = is_any_due || (r->end_ns > 0 && r->end_ns <= now);
+        over += r->is_over ? 1 : 0;
+        if (r->is_started && !r->is_over) {
+            msdu__worker_kick(&r->ctx->hand.worker);
+        }
+    }
+    if (is_any_due) {
+        (void)pthread_cond_broadcast(&the_job.moved);
+    }
+    (void)pthread_mutex_unlock(&the_job.lock);
+    return over == RANKS;
+}
+
+static void drive(void)
+{
+    do {
+        for (int quiet = 0; quiet < 2;) { /* once more: a thread may be on its way to sleep */
+            quiet = is_quiet() ? quiet + 1 : 0;
+            if (quiet == 0) {
+                pause_us(20);
+            }
+        }
+    } while (!move_time());
+}
+
+static void note(bool *what)
+{
+    (void)pthread_mutex_lock(&the_job.lock);
+    *what = true;
+    (void)pthread_mutex_unlock(&the_job.lock);
+}
+
+/* --- ranks --- */
 
 static void keep_line(void *user, msdu_log_level level, const char *text)
 {
@@ -74,14 +190,16 @@ static msdu_status start(rank *r)
     config.log_user = r;
     config.log_level = MSDU_LOG_INFO;
     msdu_status status = msdu_create(&config, &r->ctx);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    r->ctx->job.clock = virtual_clock;
     msdu_tensor_desc desc = MSDU_TENSOR_INIT;
     desc.name = "w";
     desc.parameter = r->parameter;
     desc.gradient = the_job.has_gradients ? r->gradient : NULL;
     desc.count = COUNT;
-    if (status == MSDU_OK) {
-        status = msdu_tensor_add(r->ctx, &desc, NULL);
-    }
+    status = msdu_tensor_add(r->ctx, &desc, NULL);
     desc = (msdu_tensor_desc)MSDU_TENSOR_INIT;
     desc.name = "statistics";
     desc.parameter = r->statistics;
@@ -95,8 +213,7 @@ static msdu_status start(rank *r)
 
 static msdu_status step(rank *r)
 {
-    struct timespec pause = {.tv_nsec = (long)the_job.step_ns(r->index, r->steps)};
-    (void)nanosleep(&pause, NULL);
+    compute(r, the_job.step_ns(r->index, r->steps));
     msdu_status status = msdu_tensor_wait(r->ctx, 0, MSDU_PARAMETER);
     for (int k = 0; k < COUNT; k++) {
         r->gradient[k] = r->parameter[k] - (float)(r->bowl + k);
@@ -131,21 +248,27 @@ static void *run_rank(void *argument)
 {
     rank *r = argument;
     uint64_t began = now_ns();
-    uint64_t most = the_job.steps * the_job.step_ns(RANKS - 1, 0);
+    uint64_t slow_ns = the_job.step_ns(RANKS - 1, 0);
+    uint64_t most = the_job.steps * slow_ns;
     r->status = start(r);
+    if (r->status == MSDU_OK) {
+        note(&r->is_started);
+    }
     for (int k = 0; k < 3; k++) {
         r->statistics[k] = (float)r->index;
     }
     while (r->status == MSDU_OK && now_ns() - began < most + LIMIT_NS) {
         r->status = step(r);
         look(r);
-        bool is_over = r->entered > 0 ? now_ns() - r->entered_ns > most : r->steps >= the_job.steps;
+        bool is_over =
+            r->entered > 0 ? now_ns() - r->entered_ns > AFTER * slow_ns : r->steps >= the_job.steps;
         if (is_over) {
             break;
         }
     }
     r->status = r->status == MSDU_OK ? msdu_finish(r->ctx) : r->status;
     (void)snprintf(r->error, sizeof(r->error), "%s", msdu_last_error());
+    note(&r->is_over);
     return NULL;
 }
 
@@ -155,6 +278,7 @@ static void run(const char *settings, uint64_t (*step_ns)(int index, uint64_t st
     the_job.settings = settings;
     the_job.step_ns = step_ns;
     the_job.steps = steps;
+    atomic_store(&virtual_ns, SECOND);
     for (int i = 0; i < RANKS; i++) {
         rank *r = &the_job.ranks[i];
         *r = (rank){.index = i, .bowl = i};
@@ -163,6 +287,7 @@ static void run(const char *settings, uint64_t (*step_ns)(int index, uint64_t st
         }
         ck_assert_int_eq(pthread_create(&threads[i], NULL, run_rank, r), 0);
     }
+    drive();
     for (int i = 0; i < RANKS; i++) {
         (void)pthread_join(threads[i], NULL);
     }

@@ -14,6 +14,7 @@
 
 #include "api/context.h"
 #include "core/progress.h"
+#include "pause.h"
 #include "random.h"
 #include "suite.h"
 
@@ -527,9 +528,7 @@ static void *live(void *argument)
     for (int epoch = 0; epoch < 2 && r->status == MSDU_OK; epoch++) {
         uint64_t batches = 60 + random_next(&random) % 60;
         for (uint64_t i = 0; i < batches && r->status == MSDU_OK; i++) {
-            struct timespec pause = {.tv_nsec = (long)(random_next(&random) % 200000) *
-                                                (r->index == RANKS - 1 ? 5 : 1)};
-            (void)nanosleep(&pause, NULL);
+            pause_us((long)(random_next(&random) % 200) * (r->index == RANKS - 1 ? 5 : 1));
             for (int k = 0; k < 25; k++) {
                 double step = (double)(int64_t)(random_next(&random) % 33) / 64 - 0.25;
                 r->wide[k] += step;

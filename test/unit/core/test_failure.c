@@ -9,10 +9,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "api/context.h"
 #include "fake.h"
+#include "pause.h"
 #include "suite.h"
 
 #define ELEMENTS 60000
@@ -43,14 +43,13 @@ typedef struct rig {
 static void hold(void *user, msdu_log_level level, const char *text)
 {
     rig *r = user;
-    const struct timespec ms = {.tv_nsec = 1000000};
     (void)text;
     if (level != MSDU_LOG_ERROR || !atomic_load(&r->holds)) {
         return;
     }
     atomic_fetch_add(&r->held, 1);
     for (int i = 0; i < HOLD_MS && !atomic_load(&r->is_back); i++) {
-        (void)nanosleep(&ms, NULL);
+        pause_us(1000);
     }
     atomic_store(&r->was_back, atomic_load(&r->is_back));
 }
@@ -262,10 +261,9 @@ END_TEST
 static void *go_on(void *argument)
 {
     rig *r = argument;
-    const struct timespec pause = {.tv_nsec = 20000000};
     for (int i = 0; i < 100; i++) { /* some looks of the owner's */
         (void)msdu__cell_add(&r->p->hand.progress, 1);
-        (void)nanosleep(&pause, NULL);
+        pause_us(20000);
     }
     (void)msdu__cell_add(&r->p->hand.leases[0].free[1], 1);
     (void)msdu__cell_add(&r->p->hand.progress, 1);

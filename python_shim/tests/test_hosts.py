@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def trainer(per_host: int, kind: str, form: str) -> dict[str, Any]:
-    """2 / per_host ranks on each of two hosts, with as many batches of eight each."""
+    """``per_host`` ranks on each of two hosts, which take the same samples as a host."""
     rank, _ = ranks.join_torch()
     model = nets.mlp()
     optimizer = nets.OPTIMIZERS[kind](model.parameters())
@@ -72,9 +72,8 @@ def test_a_host_is_one_rank_of_a_larger_batch(kind: str, form: str) -> None:
         assert result["domain"] == "parameter" and result["gradient_ranks"] == 2
         assert torch.equal(result["steps"], hosts[rank // 2 * 2]["steps"])
         assert torch.equal(result["end"], hosts[0]["end"])
-        torch.testing.assert_close(
-            result["steps"], whole[rank // 2]["steps"], rtol=2e-4, atol=2e-5
-        )
+        wanted = whole[rank // 2]["steps"]
+        torch.testing.assert_close(result["steps"], wanted, rtol=2e-4, atol=2e-5)
     assert whole[0]["gradient_ranks"] == 1
     assert not torch.equal(hosts[0]["steps"][-3], hosts[2]["steps"][-3])  # between two rounds
 

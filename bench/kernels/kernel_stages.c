@@ -31,7 +31,7 @@ static const msdu__correct_args correct_args = {
     .delayed_keep = KEEP,
     .clip_scale = CLIP_SCALE,
     .staleness = STALENESS,
-    .ranks = RANKS,
+    .groups = RANKS,
 };
 
 static const char *const chains[] = {

@@ -186,8 +186,9 @@ typedef struct msdu_config {
                                 yes */
 
     /* hosts of several ranks */
-    const char *hosts; /* which ranks share a host: auto finds it, flat takes no notice of it, or
-                          this rank's host by name; auto, flat or a name */
+    const char *hosts; /* which ranks share a host, and average gradients in local steps: auto finds
+                          it, flat takes no notice of it, or this rank's host by name; auto, flat or
+                          a name */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

@@ -174,6 +174,8 @@ typedef struct msdu_summary {
     uint32_t hosts;          /* of this job; 0: not known yet */
     uint32_t carriers; /* ranks of each that exchange local steps with the other hosts, for all
                           of the host (setting hosts); 0: all ranks are one group */
+    uint32_t gradient_ranks; /* over which gradients are averaged now: all, in local steps those of
+                                this host (setting hosts), or this one alone */
 } msdu_summary;
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)
@@ -330,7 +332,8 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t
                                                          void *stream);
 
 /*
- * Wait until memory of a tensor may be used: a gradient holds its reduced value, or a parameter
+ * Wait until memory of a tensor may be used: a gradient holds its reduced value (in local steps: of
+ * the ranks of this host, or its own; summary.gradient_ranks), or a parameter
  * has been read by the library and, where a synchronization is due, corrected.
  *
  * id   a tensor, or MSDU_ALL_TENSORS

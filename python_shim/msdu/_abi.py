@@ -148,6 +148,7 @@ class SummaryStruct(ctypes.Structure):
         ("bytes_inside", c_uint64),
         ("hosts", c_uint32),
         ("carriers", c_uint32),
+        ("gradient_ranks", c_uint32),
     ]
 
 

@@ -34,7 +34,8 @@ def attach(
 
     Ranks start from rank 0's parameters and buffers. From then on train as with one process: what
     the optimizer sees after ``backward()`` is the mean gradient, or after local steps the
-    parameters are averaged, as the settings say.
+    parameters are averaged, as the settings say. In local steps ranks of one host still see their
+    mean gradient where they share memory, and ``domain`` is auto.
 
     Args:
         model: every parameter that requires a gradient is synchronized. Not wrapped in

@@ -14,7 +14,7 @@ _KINDS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RA
 LONGEST = 0.9995  # beta2, unless the caller's own is larger
 
 
-def scaled(beta2: float, ranks: int) -> float:
+def scaled(beta2: float, ranks: float) -> float:
     """beta2 whose memory is ``ranks`` times as long, at most LONGEST; in 0 .. 1."""
     return max(beta2, min(LONGEST, 1 - (1 - beta2) / ranks))
 
@@ -53,11 +53,12 @@ class SecondMoments:
     ``bench/results/train/table.md``.
 
     Attributes:
-        ranks: N; 1 until the group is known.
+        ranks: N; 1 until the group is known. Where the ranks of a host average their gradients in
+            local steps as well, as many times fewer.
     """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], how: str) -> None:
-        self.ranks = 1
+        self.ranks: float = 1
         self.how = how
         self._known = [id(one) for one in optimizers if isinstance(one, _KINDS)]
         self._own: list[_Given] = []

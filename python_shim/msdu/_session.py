@@ -115,6 +115,7 @@ class Session:
         self.history = History()
         self.is_open = False  # a backward pass ended whose step did not
         self._is_local = False
+        self._is_averaging = True  # gradients of the next pass are averaged, over all or a host
         self._is_alone = False  # one rank, nothing to exchange or correct: steps are only counted
         self._steps_alone = 0
         self._is_synced = True  # not inside no_sync()
@@ -177,7 +178,6 @@ class Session:
             one.finish()
         summary = self._context.summary()
         self.rank, self.ranks = summary.rank, summary.ranks
-        self._moments.ranks = summary.ranks
         self._bytes_of_all = _summary.of_allreduce((slot.keep for slot in self._slots), self.ranks)
         self._is_alone = (
             self.ranks == 1
@@ -265,6 +265,8 @@ class Session:
             self._close_step()
             if self._is_local:
                 self.wait()  # nobody waited in the forward pass
+        elif self.is_open:
+            self._gradients.mode = NOTE  # a closure's further pass: a step has one mean
         self._tell_lr()
 
     def _pass_ends(self) -> None:
@@ -326,7 +328,7 @@ class Session:
         """The optimizer steps with gradients that no pass of ours has seen."""
         if not self._takes_by_hand:
             return
-        if self._is_local:
+        if not self._is_averaging:
             self.is_open = True
         elif self._is_synced or self._is_dirty:
             mode, self._gradients.mode = self._gradients.mode, EXCHANGE
@@ -381,6 +383,8 @@ class Session:
         """In which domain is the next step?"""
         self._sent.note(summary)
         self._is_local = self._is_alone or summary.domain == b"parameter"
+        self._is_averaging = not self._is_local or summary.gradient_ranks > 1
+        self._moments.ranks = summary.ranks / max(summary.gradient_ranks, 1)
         self._set_mode()
 
     def _counters(self) -> _abi.SummaryStruct:
@@ -399,7 +403,7 @@ class Session:
         if not self._is_synced or self.is_closed:
             self._gradients.mode = IGNORE
         else:
-            self._gradients.mode = NOTE if self._is_local else EXCHANGE
+            self._gradients.mode = EXCHANGE if self._is_averaging else NOTE
 
     def _check_model(self) -> None:
         """Follow memory that moved; refuse what became another tensor."""

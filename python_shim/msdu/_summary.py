@@ -61,6 +61,8 @@ class Summary:
         bytes_inside: payload that this rank gave to ranks of its host.
         hosts: hosts of the job; 0: not known yet.
         carriers: ranks of each that exchange local steps for all of it; 0: all ranks are one group.
+        gradient_ranks: over which gradients are averaged now: all, in local steps those of this
+            host, or this rank alone.
         sent_steps: h of most rounds so far; 0: there was none.
         sent_wire: their number format.
         sent_domain: what they synchronized.
@@ -95,6 +97,7 @@ class Summary:
     bytes_inside: int = 0
     hosts: int = 0
     carriers: int = 0
+    gradient_ranks: int = 1
     sent_steps: int = 0
     sent_wire: str = ""
     sent_domain: str = ""

@@ -113,8 +113,8 @@ class Watched(Attachment):
 
     @property
     def is_exchanging(self) -> bool:
-        """Gradients are exchanged, between several ranks."""
-        return not self._is_local and self.ranks > 1
+        """Gradients are averaged, over several ranks."""
+        return self._is_averaging and self.ranks > 1
 
     def _bytes_of_pass(self) -> int:
         over = frozenset(self._armed().over)

@@ -222,7 +222,8 @@ class HookState(Attachment):
     ``state = msdu.HookState(ddp, optimizer); ddp.register_comm_hook(state, msdu.comm_hook)``
 
     It is the attachment as well: finish(), synchronize(), summary(). Gradients are reduced in the
-    reducer's buckets; after local steps they stay this rank's own and parameters are averaged.
+    reducer's buckets; after local steps they are averaged over the ranks of a host, or stay this
+    rank's own, and parameters are averaged.
     DDP's broadcast of buffers before each forward is switched off: they are averaged with the
     parameters. With ``find_unused_parameters`` DDP itself still sends one small message a step.
 
@@ -319,7 +320,7 @@ def comm_hook(state, bucket):  # type: ignore[no-untyped-def]
         bucket: a torch.distributed.GradBucket: gradients, flat, of one dtype.
 
     Returns:
-        A future of the flat mean gradients; of this rank's own after local steps.
+        A future of the flat mean gradients; of this host's or rank's own after local steps.
     """
     if not isinstance(state, HookState):
         raise _tensors.invalid(f"state is a {type(state).__name__}: make an msdu.HookState")

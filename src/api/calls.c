@@ -22,7 +22,10 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
                           c->job->rank, id, (int)what);
     }
-    return msdu__caller_ready(c, id, what);
+    status = msdu__caller_ready(c, id, what);
+    return status == MSDU_OK && what == MSDU_GRADIENT && c->averages_host
+               ? msdu__caller_ready(c->inner, id, what)
+               : status;
 }
 
 static msdu_status wait_alone(msdu_ctx *ctx, uint32_t id, bool is_now)
@@ -62,6 +65,14 @@ static bool is_given(msdu_status status)
     return status == MSDU_OK || status == MSDU_ERR_NOT_FINITE;
 }
 
+/* For the mean over this host; of the step in which there is none any more, as well. */
+static msdu_status wait_inner(msdu__caller *c, uint32_t id)
+{
+    return c->averages_host   ? msdu__caller_wait(c->inner, id, MSDU_GRADIENT)
+           : c->inner != NULL ? msdu__caller_wait_free(c->inner, id, MSDU_GRADIENT)
+                              : MSDU_OK;
+}
+
 msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
     const unsigned alone = MSDU_ALONE | MSDU_NOW;
@@ -74,6 +85,9 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
         return status;
     }
     status = msdu__caller_wait(&ctx->caller, id, (uint32_t)what);
+    if (status == MSDU_OK && ((unsigned)what & MSDU_GRADIENT) != 0) {
+        status = wait_inner(&ctx->caller, id);
+    }
     msdu_status settled = is_given(status) ? msdu__kernels_settle(&ctx->engine) : MSDU_OK;
     return settled == MSDU_OK ? status : settled;
 }
@@ -120,7 +134,7 @@ msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void
 msdu_status msdu_step(msdu_ctx *ctx)
 {
     msdu_status status = msdu__guard_running(ctx);
-    return status == MSDU_OK ? msdu__step_end(&ctx->caller) : status;
+    return status == MSDU_OK ? msdu__inner_step(&ctx->caller) : status;
 }
 
 msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
@@ -160,6 +174,7 @@ msdu_status msdu_set_weight(msdu_ctx *ctx, double weight)
     c->weight = weight;
     if (c->is_started) {
         msdu__step_weigh(c);
+        msdu__inner_weigh(c);
     }
     return MSDU_OK;
 }
@@ -184,6 +199,7 @@ msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work)
     }
     if (status == MSDU_OK) {
         msdu__step_weigh(c);
+        msdu__inner_weigh(c);
     }
     return status;
 }

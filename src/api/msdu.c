@@ -25,29 +25,6 @@ static msdu_status load_backend(msdu_ctx *ctx, const char *name)
     return status;
 }
 
-static void init_owners(msdu_ctx *ctx)
-{
-    ctx->job.levels.inner = &msdu__backend_host;
-    ctx->job.clock = msdu__clock_monotonic;
-    ctx->job.rank = (int32_t)ctx->job.settings.rank;
-    ctx->job.ranks = (int32_t)ctx->job.settings.ranks;
-    ctx->engine.job = &ctx->job;
-    ctx->engine.model = &ctx->model;
-    ctx->engine.hand = &ctx->hand;
-    ctx->caller.job = &ctx->job;
-    ctx->caller.model = &ctx->model;
-    ctx->caller.hand = &ctx->hand;
-    ctx->caller.engine = &ctx->engine;
-    ctx->caller.weight = 1;
-    msdu__handover_init(&ctx->hand, &ctx->job, msdu__engine_advance, &ctx->engine);
-}
-
-static void free_context(msdu_ctx *ctx)
-{
-    explicit_bzero(ctx->job.settings.secret, sizeof(ctx->job.settings.secret));
-    free(ctx);
-}
-
 msdu_status msdu_create(const msdu_config *config, msdu_ctx **ctx_out)
 {
     if (ctx_out == NULL) {
@@ -64,24 +41,27 @@ msdu_status msdu_create(const msdu_config *config, msdu_ctx **ctx_out)
     if (status != MSDU_OK) {
         goto err_free;
     }
-    init_owners(ctx);
+    msdu__context_init(ctx);
+    ctx->job.levels.inner = &msdu__backend_host;
     status = msdu__derive(&ctx->job, &ctx->engine.correct_args);
     if (status != MSDU_OK) {
-        goto err_lock;
+        goto err_parts;
     }
     /* one rank needs no network: the same calls, no module */
     status = load_backend(ctx, ctx->job.ranks == 1 ? "local" : ctx->job.settings.backend);
     if (status != MSDU_OK) {
-        goto err_lock;
+        goto err_parts;
     }
     ctx->hand.summary.interval = ctx->job.policy->name;
     *ctx_out = ctx;
     return MSDU_OK;
 
-err_lock:
-    msdu__handover_free(&ctx->hand);
+err_parts:
+    msdu__context_free(ctx);
+    return status;
 err_free:
-    free_context(ctx);
+    explicit_bzero(ctx->job.settings.secret, sizeof(ctx->job.settings.secret));
+    free(ctx);
     return status;
 }
 
@@ -142,6 +122,7 @@ static msdu_status meet_others(msdu_ctx *ctx)
     status = status == MSDU_OK ? msdu__draw_prepare(&ctx->caller.draw, &ctx->hand, ctx->job.ranks)
                                : status;
     status = status == MSDU_OK ? msdu__hosts_find(&ctx->engine) : status;
+    status = status == MSDU_OK ? msdu__inner_open(ctx) : status;
     status = status == MSDU_OK ? msdu__reslice_probe(&ctx->engine) : status;
     return status == MSDU_OK ? open_files(ctx) : status;
 }
@@ -203,12 +184,11 @@ msdu_status msdu_start(msdu_ctx *ctx)
 
 /* --- the end --- */
 
-/* It may end before it has looked at the latest failure. */
-static void stop_worker(msdu_ctx *ctx)
+static void stop_workers(msdu_ctx *ctx)
 {
-    msdu__worker_stop(&ctx->hand.worker);
-    if (msdu__handover_has_failed(&ctx->hand)) {
-        msdu__handover_end(&ctx->hand);
+    msdu__context_stop(ctx);
+    if (ctx->inner != NULL) {
+        msdu__context_stop(ctx->inner);
     }
 }
 
@@ -244,9 +224,10 @@ msdu_status msdu_finish(msdu_ctx *ctx)
         if (status != MSDU_OK) {
             return status;
         }
-        status = msdu__average_exact(&ctx->caller);
+        status = ctx->caller.averages_host ? msdu__caller_drain(&ctx->inner->caller) : MSDU_OK;
+        status = status == MSDU_OK ? msdu__average_exact(&ctx->caller) : status;
     }
-    stop_worker(ctx);
+    stop_workers(ctx);
     ctx->caller.is_finished = true;
     msdu_status closed = close_files(ctx);
     return status != MSDU_OK ? msdu__handover_status(&ctx->hand) : closed;
@@ -289,9 +270,12 @@ void msdu_destroy(msdu_ctx *ctx)
     if (msdu__guard_is_parents(ctx)) {
         /* threads, locks and connections are the parent's; the memory goes with this process */
         explicit_bzero(ctx->job.settings.secret, sizeof(ctx->job.settings.secret));
+        if (ctx->inner != NULL) {
+            explicit_bzero(ctx->inner->job.settings.secret, sizeof(ctx->job.settings.secret));
+        }
         return;
     }
-    stop_worker(ctx);
+    stop_workers(ctx);
     if (ctx->job.comm != NULL) {
         bool is_well = !msdu__handover_has_failed(&ctx->hand);
         if (is_well && !ctx->caller.is_finished && MSDU_BACKEND_HAS(ctx->job.backend, abort)) {
@@ -299,16 +283,13 @@ void msdu_destroy(msdu_ctx *ctx)
                                     "it destroyed its context before msdu_finish()");
         }
         msdu__memory_release(&ctx->engine);
+        if (msdu__cell_get(&ctx->hand.reports.start_ns) != 0) {
+            log_summary(ctx);
+        }
+        msdu__inner_close(ctx);
         msdu__levels_close(&ctx->job);
         ctx->job.backend->close(ctx->job.comm);
     }
-    if (msdu__cell_get(&ctx->hand.reports.start_ns) != 0) {
-        log_summary(ctx);
-    }
     (void)msdu__trace_close(ctx->engine.files.trace);
-    msdu__draw_free(&ctx->caller.draw);
-    msdu__memory_free(&ctx->engine);
-    msdu__tensors_free(&ctx->model);
-    msdu__handover_free(&ctx->hand);
-    free_context(ctx);
+    msdu__context_free(ctx);
 }

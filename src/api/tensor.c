@@ -195,12 +195,21 @@ static msdu_status check_move(const msdu_ctx *ctx, uint32_t id, msdu_what what, 
                           "rank %d: %s of tensor '%s' is not aligned to its elements",
                           ctx->job.rank, kind, t->name);
     }
-    if (msdu__handover_is_busy(&ctx->hand, id, (uint32_t)what)) {
+    bool is_inner =
+        ctx->inner != NULL && msdu__handover_is_busy(&ctx->inner->hand, id, (uint32_t)what);
+    if (is_inner || msdu__handover_is_busy(&ctx->hand, id, (uint32_t)what)) {
         return msdu__fail(MSDU_ERR_STATE,
                           "rank %d: %s of tensor '%s' is the library's until msdu_tensor_wait()",
                           ctx->job.rank, kind, t->name);
     }
     return MSDU_OK;
+}
+
+/* Plain stores: a communication thread reads them only of memory that was handed over. */
+static void move(const msdu__model *model, uint32_t id, msdu_what what, void *data)
+{
+    msdu__tensor *t = &model->tensors[id];
+    *(what == MSDU_GRADIENT ? &t->gradient : &t->parameter) = data;
 }
 
 msdu_status msdu_tensor_set(msdu_ctx *ctx, uint32_t id, msdu_what what, void *data)
@@ -213,11 +222,12 @@ msdu_status msdu_tensor_set(msdu_ctx *ctx, uint32_t id, msdu_what what, void *da
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: no tensor %u, or not one kind of memory: %d",
                           ctx->job.rank, id, (int)what);
     }
-    msdu__tensor *t = &ctx->model.tensors[id];
     status = check_move(ctx, id, what, data);
     if (status == MSDU_OK) {
-        /* plain stores: the communication thread reads them only of memory that was handed over */
-        *(what == MSDU_GRADIENT ? &t->gradient : &t->parameter) = data;
+        move(&ctx->model, id, what, data);
+        if (ctx->inner != NULL) {
+            move(&ctx->inner->model, id, what, data);
+        }
     }
     return status;
 }

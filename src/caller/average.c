@@ -140,7 +140,7 @@ static msdu_status compare_ranks(msdu__caller *c, synchronization *out)
             status = msdu__fail(MSDU_ERR_NOT_FINITE,
                                 "rank %d: parameter '%s' holds NaN or infinity at the end of "
                                 "step %llu; nothing was averaged",
-                                i, c->model->tensors[facts[i].bad - 1].name,
+                                msdu__job_name(c->job, i), c->model->tensors[facts[i].bad - 1].name,
                                 (unsigned long long)c->step);
         }
     }

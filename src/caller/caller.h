@@ -23,6 +23,7 @@ typedef struct msdu__schedule {
     uint32_t delay_steps;
     int wire;
     bool wants_clock; /* rounds by the clock from the next one on */
+    bool is_left;     /* of the host's own context: no means from the next step on */
 } msdu__schedule;
 
 typedef struct msdu__caller {
@@ -30,6 +31,9 @@ typedef struct msdu__caller {
     const msdu__model *model;
     msdu__handover *hand;
     msdu__engine *engine; /* for functions that run on the communication thread, and at the end */
+    struct msdu__caller *inner; /* of this host's ranks, see inner.c; NULL: there is none */
+    bool averages_host;         /* its gradients are averaged in every step now */
+    bool has_left_host;         /* they were, and will not be again */
     msdu__schedule schedules[MSDU__FRAGMENTS_MAX];
     uint64_t step;
     uint32_t sync_mask;      /* fragments synchronized at the end of this step */
@@ -95,7 +99,7 @@ msdu_status msdu__caller_carry(msdu__caller *c, const msdu__event *command, cons
 msdu_status msdu__caller_drain(msdu__caller *c);
 
 /* --- step.c: what is due in a step --- */
-/* Arm the first round. */
+/* Arm the first round, which ends with the present step. */
 void msdu__step_start(msdu__caller *c);
 /* End of a step: what is due, when the ranks synchronize next. */
 msdu_status msdu__step_end(msdu__caller *c);
@@ -105,6 +109,16 @@ void msdu__step_resume(msdu__caller *c);
 void msdu__step_synchronize(msdu__caller *c);
 /* Weight of this rank in the rounds of the present step, if that has not begun, and later. */
 void msdu__step_weigh(msdu__caller *c);
+
+/* --- inner.c: means of gradients over a host, in every local step --- */
+/* End of a step of both contexts. */
+msdu_status msdu__inner_step(msdu__caller *c);
+/* Weight of this rank among those of its host, as msdu__step_weigh(). */
+void msdu__inner_weigh(msdu__caller *c);
+/* Go on as in a state: with such means, or without. */
+void msdu__inner_resume(msdu__caller *c);
+/* After all ranks ran out of input: ranks of a host have what those have that missed nothing. */
+msdu_status msdu__inner_catch_up(msdu__caller *c);
 
 /* --- boundary.c: rounds by the clock --- */
 /* The end of a step: contribute if the round is due, take what has arrived. */

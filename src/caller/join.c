@@ -16,7 +16,7 @@ static msdu_status take_empty_step(msdu__caller *c, bool *are_all_out)
     for (uint32_t i = 0; i < c->model->fragment_count; i++) {
         armed[i] = c->schedules[i].armed;
     }
-    msdu_status status = msdu__step_end(c);
+    msdu_status status = msdu__inner_step(c);
     for (uint32_t i = 0; i < c->model->fragment_count && status == MSDU_OK; i++) {
         const msdu__answer *answer = &c->hand->fragments[i].answers[(armed[i] - 1) & 1];
         if ((met >> i & 1U) != 0) {
@@ -32,6 +32,12 @@ static void set_idle(msdu__caller *c, bool is_idle)
     c->is_idle = is_idle;
     msdu__flag_set(&c->hand->reports.is_idle, is_idle);
     msdu__step_weigh(c);
+    if (c->inner != NULL) {
+        c->inner->is_idle = is_idle;
+        c->inner->reached = c->inner->step;
+        msdu__flag_set(&c->inner->hand->reports.is_idle, is_idle);
+        msdu__inner_weigh(c);
+    }
 }
 
 msdu_status msdu__join_run(msdu__caller *c)
@@ -48,6 +54,8 @@ msdu_status msdu__join_run(msdu__caller *c)
     }
     if (status == MSDU_OK && (c->is_gradient || c->job->is_accumulated)) {
         status = msdu__average_catch_up(c);
+    } else if (status == MSDU_OK && c->job->levels.is_on && c->job->starts_gradients) {
+        status = msdu__inner_catch_up(c);
     }
     c->is_deferred = false; /* no gradient of the step before is owed to anybody */
     set_idle(c, false);

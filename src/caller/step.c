@@ -103,6 +103,7 @@ static void take_decision(msdu__caller *c, uint32_t fragment)
     f->wire = decision->wire;
     f->delay_steps = decision->delay_steps;
     f->wants_clock = decision->is_clock;
+    f->is_left = decision->is_left;
 }
 
 /* A local round needs room for results that are late, and training may end before the next one. */
@@ -291,7 +292,8 @@ void msdu__step_start(msdu__caller *c)
         c->schedules[i].interval = 1;
         c->schedules[i].delay_steps = (uint32_t)c->job->settings.delay_steps;
         c->schedules[i].wire = msdu__interval_first_wire(&c->job->interval_args);
-        c->schedules[i].sync_step = (uint64_t)i * (c->is_gradient ? 0 : 1);
+        c->schedules[i].sync_step = c->step + (uint64_t)i * (c->is_gradient ? 0 : 1);
+        c->schedules[i].from_step = c->step;
     }
     c->step_began_ns = msdu__job_now(c->job);
     msdu__cell_set(&c->hand->reports.step_start_ns, c->step_began_ns);

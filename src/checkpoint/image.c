@@ -87,6 +87,7 @@ void msdu__image_take(const msdu__caller *caller, msdu__image *image)
         .is_deferred = caller->is_deferred,
         .is_first_call = msdu__flag_get(&caller->hand->reports.is_first_call),
         .was_uneven = caller->was_uneven,
+        .averages_host = caller->averages_host,
         .lr = msdu__number_get(&caller->hand->reports.lr),
         .loss = msdu__number_get(&caller->hand->reports.loss),
         .weight = caller->weight,
@@ -190,6 +191,8 @@ void msdu__image_give(msdu__caller *caller, const msdu__image *image)
     msdu__cell_set(&caller->hand->reports.step_count, image->step);
     msdu__flag_set(&caller->hand->reports.is_first_call, image->is_first_call);
     caller->was_uneven = image->was_uneven;
+    caller->averages_host = image->averages_host && caller->inner != NULL;
+    caller->has_left_host = image->is_local_entered && !caller->averages_host;
     msdu__number_set(&caller->hand->reports.lr, image->lr);
     msdu__number_set(&caller->hand->reports.loss, image->loss);
     caller->weight = image->weight;
@@ -307,6 +310,9 @@ void msdu__image_code(const msdu__model *model, msdu__serial *c, msdu__image *im
     msdu__serial_flag(c, "order of calls", &image->is_deferred);
     msdu__serial_flag(c, "first call", &image->is_first_call);
     msdu__serial_flag(c, "uneven batches", &image->was_uneven);
+    if (image->format > 4) {
+        msdu__serial_flag(c, "means over a host", &image->averages_host);
+    }
     code_measured(c, image);
     code_policy(c, image);
     code_decision(c, &image->decision);

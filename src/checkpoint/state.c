@@ -382,6 +382,7 @@ msdu_status msdu__state_set(msdu__caller *caller, const void *data, size_t bytes
     msdu_status status = carry_out(&call);
     if (status == MSDU_OK) {
         msdu__step_resume(caller);
+        msdu__inner_resume(caller);
         msdu__log_line(&caller->job->log, MSDU_LOG_INFO,
                        "resumed at step %llu, domain %s, interval %u",
                        (unsigned long long)caller->step, caller->hand->summary.domain,

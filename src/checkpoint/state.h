@@ -39,6 +39,7 @@ typedef struct msdu__image {
     bool is_deferred;
     bool is_first_call;
     bool was_uneven;
+    bool averages_host; /* not in format 4 */
     double lr;
     double loss;
     double weight;

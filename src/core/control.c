@@ -84,9 +84,9 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
         .queued_ns = e->link.last_queued_ns,
         .loss = msdu__number_get(&e->hand->reports.loss),
         .lr = msdu__number_get(&e->hand->reports.lr),
-        .wants_plan = f->order.is_wanted ? 1.0 : 0.0,
+        .flags = (f->order.is_wanted ? MSDU__CONTROL_PLAN : 0) + (is_idle ? MSDU__CONTROL_IDLE : 0),
         .weight = weight,
-        .is_idle = is_idle ? 1.0 : 0.0,
+        .host_ranks = msdu__handover_host_ranks(e->hand),
         .steps = (double)msdu__cell_get(&e->hand->reports.step_count),
         .missed = (double)e->ticks.missed_all,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
@@ -146,7 +146,8 @@ static bool take_bad_value(msdu__engine *e, msdu__fragment *f, int32_t rank)
     f->is_propagated =
         f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_PROPAGATE;
     msdu__fail(MSDU_ERR_NOT_FINITE, "rank %d: tensor '%s' holds NaN or infinity in step %llu; %s",
-               rank, name, (unsigned long long)f->round.step, outcome(e, f));
+               msdu__job_name(e->job, rank), name, (unsigned long long)f->round.step,
+               outcome(e, f));
     if (!f->is_skipped && !f->is_propagated) {
         msdu__handover_fail_last(e->hand, MSDU_ERR_NOT_FINITE);
         return false;
@@ -174,7 +175,7 @@ static void publish_idle(msdu__engine *e, msdu__fragment *f)
     answer->is_any_idle = false;
     answer->are_all_idle = true;
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
-        bool is_idle = f->control.of[rank].is_idle > 0;
+        bool is_idle = msdu__control_has(&f->control.of[rank], MSDU__CONTROL_IDLE);
         answer->is_any_idle = answer->is_any_idle || is_idle;
         answer->are_all_idle = answer->are_all_idle && is_idle;
         if (answer->step_ns != NULL) {
@@ -192,9 +193,10 @@ static bool check_control(msdu__engine *e, msdu__fragment *f)
         if (memcmp(c->check, f->control.of[0].check, sizeof(c->check)) != 0) {
             msdu__fail(
                 MSDU_ERR_MISMATCH,
-                "ranks 0 and %d disagree about the round that ends with step %llu (number of "
+                "ranks %d and %d disagree about the round that ends with step %llu (number of "
                 "steps, interval, wire, plan, or what msdu_next() was asked for)",
-                rank, (unsigned long long)f->round.step);
+                msdu__job_name(e->job, 0), msdu__job_name(e->job, rank),
+                (unsigned long long)f->round.step);
             msdu__handover_fail_last(e->hand, MSDU_ERR_MISMATCH);
             return false;
         }

@@ -13,5 +13,7 @@ bool msdu__control_poll(msdu__engine *e, msdu__fragment *f);
 bool msdu__message_is_equal(const msdu__engine *e, const msdu__fragment *f);
 /* Of all ranks, in rank order. */
 double msdu__message_weights(const msdu__engine *e, const msdu__fragment *f);
+/* Ranks; those of a host that averages gradients count as one. */
+double msdu__message_groups(const msdu__engine *e, const msdu__fragment *f);
 
 #endif

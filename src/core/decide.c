@@ -51,6 +51,7 @@ static void reduce_control(const msdu__engine *e, const msdu__fragment *f, msdu_
         alones += c->weight > 0 ? c->alone_ns : 0;
         trainers += c->weight > 0 ? 1 : 0;
     }
+    stats->host_ranks = e->job->ranks / msdu__message_groups(e, f);
     stats->mean_sq = f->mean_sq;
     if (msdu__wire_at(f->round.wire)->has_feedback) {
         double drift = msdu__sketch_variance(f->control.of[0].sketch, &f->control.of[0].weight,

@@ -134,7 +134,7 @@ msdu_status msdu__derive(msdu__job *job, msdu__correct_args *correct_out)
         .delayed_keep = s->delayed_keep,
         .clip_scale = 1.0,
         .staleness = (uint32_t)s->delay_steps,
-        .ranks = job->ranks,
+        .groups = job->ranks,
     };
     return MSDU_OK;
 }

@@ -31,7 +31,8 @@ msdu_status msdu__engine_overdue(msdu__engine *e, uint64_t since_ns, const char 
     return msdu__fail(
         MSDU_ERR_TIMEOUT,
         "rank %d: %s did not end within deadline_ms %lld, and the backend %s names no cause",
-        job->rank, what, (long long)job->settings.deadline_ms, job->backend->name);
+        msdu__job_name(job, job->rank), what, (long long)job->settings.deadline_ms,
+        job->backend->name);
 }
 
 msdu_status msdu__engine_start(msdu__engine *e, msdu_op *op, uint32_t lane, msdu_req **req_out)

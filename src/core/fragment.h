@@ -24,9 +24,9 @@ typedef struct msdu__control {
     double queued_ns; /* in the round of link_ns the communication thread waited for a core */
     double loss;      /* NaN: not told */
     double lr;
-    double wants_plan; /* rank 0: the order shall be renewed after this round */
+    double flags;      /* msdu__control_flag, added up */
     double weight;     /* of this rank in the mean */
-    double is_idle;    /* 1: this rank has no more input (msdu_join) */
+    double host_ranks; /* over which gradients of local steps are averaged; 1: they are its own */
     double steps;      /* of this rank, ended */
     double missed;     /* rounds by the clock that it missed since the start, this one included */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
@@ -34,6 +34,16 @@ typedef struct msdu__control {
                           0: not told */
     float sketch[MSDU__SKETCH]; /* of what was captured, before quantization */
 } msdu__control;
+
+typedef enum msdu__control_flag {
+    MSDU__CONTROL_PLAN = 1, /* rank 0: the order shall be renewed after this round */
+    MSDU__CONTROL_IDLE = 2, /* this rank has no more input (msdu_join) */
+} msdu__control_flag;
+
+static inline bool msdu__control_has(const msdu__control *c, msdu__control_flag flag)
+{
+    return ((uint32_t)c->flags & (uint32_t)flag) != 0;
+}
 
 typedef enum msdu__fragment_state {
     MSDU__FRAGMENT_IDLE,

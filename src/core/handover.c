@@ -87,7 +87,8 @@ static void check_progress(msdu__handover *h, const msdu__ticket *t, patience *s
             MSDU_ERR_TIMEOUT,
             "rank %d: waited %llu s for %s%s in step %llu while nothing moved, longer than "
             "deadline_ms %lld allows any operation",
-            h->job->rank, (unsigned long long)((now - seen->since_ns) / 1000000000ULL), t->what,
+            msdu__job_name(h->job, h->job->rank),
+            (unsigned long long)((now - seen->since_ns) / 1000000000ULL), t->what,
             t->name == NULL ? "" : t->name,
             (unsigned long long)msdu__cell_get(&h->reports.step_count),
             (long long)h->job->settings.deadline_ms);
@@ -160,7 +161,7 @@ static msdu_status status_of(const msdu__handover *h)
     return (msdu_status) - (int)msdu__cell_get(&h->failure.status);
 }
 
-void msdu__handover_fail(msdu__handover *h, msdu_status status, const char *text)
+static void fail_one(msdu__handover *h, msdu_status status, const char *text)
 {
     bool is_first = false;
     pthread_mutex_lock(&h->lock);
@@ -179,6 +180,15 @@ void msdu__handover_fail(msdu__handover *h, msdu_status status, const char *text
         msdu__worker_kick(&h->worker); /* the communication thread ends it */
     } else {
         msdu__handover_end(h);
+    }
+}
+
+void msdu__handover_fail(msdu__handover *h, msdu_status status, const char *text)
+{
+    msdu__handover *other = h->inner != NULL ? h->inner : h->outer;
+    fail_one(h, status, text);
+    if (other != NULL) {
+        fail_one(other, status, text);
     }
 }
 
@@ -219,6 +229,23 @@ msdu_status msdu__handover_status(msdu__handover *h)
 
 /* --- counters --- */
 
+uint32_t msdu__handover_host_ranks(const msdu__handover *h)
+{
+    uint64_t ranks = msdu__cell_get(&h->reports.host_ranks);
+    return ranks > 0 ? (uint32_t)ranks : 1;
+}
+
+/* What the host's own context sent, and where it waited. */
+static void add_inner(msdu__handover *inner, msdu_summary *out)
+{
+    pthread_mutex_lock(&inner->lock);
+    out->bytes_inside += inner->summary.bytes_sent;
+    out->straggler_ns += inner->summary.straggler_ns;
+    pthread_mutex_unlock(&inner->lock);
+    out->wait_ns += msdu__cell_get(&inner->reports.blocked_ns);
+    out->cpu_ns += msdu__cell_get(&inner->reports.cpu_ns);
+}
+
 void msdu__handover_summary(msdu__handover *h, msdu_summary *summary_out)
 {
     const msdu__reports *reports = &h->reports;
@@ -234,6 +261,12 @@ void msdu__handover_summary(msdu__handover *h, msdu_summary *summary_out)
         summary_out->common_steps = summary_out->steps; /* all ranks are in the same */
     }
     summary_out->bytes_plain = h->plain_bytes * summary_out->steps;
+    bool is_gradient = strcmp(summary_out->domain, "gradient") == 0;
+    summary_out->gradient_ranks =
+        is_gradient ? (uint32_t)h->job->ranks : msdu__handover_host_ranks(h);
+    if (h->inner != NULL) {
+        add_inner(h->inner, summary_out);
+    }
 }
 
 void msdu__handover_io(msdu__handover *h, msdu_status status)

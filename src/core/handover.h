@@ -90,6 +90,7 @@ typedef struct msdu__reports {
     msdu__flag is_first_call; /* accumulated domain: dampening starts after the first call */
     msdu__flag is_sequential; /* gradients are waited for one by one: the plan stays */
     msdu__flag is_idle;       /* this rank is inside msdu_join() */
+    msdu__cell host_ranks;    /* over which gradients of local steps are averaged; 0: none */
 } msdu__reports;
 
 /* How it failed. */
@@ -120,6 +121,10 @@ typedef struct msdu__handover {
     pthread_cond_t changed;
     msdu_summary summary; /* under lock */
     uint64_t plain_bytes; /* of one float32-equivalent allreduce of everything */
+    /* The ranks of this host have a context of their own (setting hosts): that of the same rank
+     * here, or of the whole job there. They fail together; NULL: there is none. */
+    struct msdu__handover *inner;
+    struct msdu__handover *outer;
 } msdu__handover;
 
 typedef struct msdu__ticket {
@@ -151,14 +156,16 @@ static inline bool msdu__handover_has_failed(const msdu__handover *h)
 }
 /* Failure of the context, with its text as this thread's; MSDU_OK if none. */
 msdu_status msdu__handover_status(msdu__handover *h);
-/* Record the first failure and wake everybody; what is in flight is ended by
- * msdu__handover_end(). */
+/* Record the first failure, also that of the other context of this rank, and wake everybody; what
+ * is in flight is ended by msdu__handover_end(). */
 void msdu__handover_fail(msdu__handover *h, msdu_status status, const char *text);
 /* Likewise with this thread's error text. */
 void msdu__handover_fail_last(msdu__handover *h, msdu_status status);
 /* Wake who waits. */
 void msdu__handover_wake(msdu__handover *h);
-/* Counters as they are now. */
+/* Ranks over which gradients of local steps are averaged, this one included. */
+uint32_t msdu__handover_host_ranks(const msdu__handover *h);
+/* Counters as they are now, with those of the host's own context. */
 void msdu__handover_summary(msdu__handover *h, msdu_summary *summary_out);
 /* Remember that a file could not be written; training goes on. */
 void msdu__handover_io(msdu__handover *h, msdu_status status);

@@ -52,6 +52,11 @@ typedef struct msdu__job {
 } msdu__job;
 
 uint64_t msdu__job_now(const msdu__job *job);
+/* What texts call a rank: where this is the group of a host, its number in the whole job. */
+static inline int32_t msdu__job_name(const msdu__job *job, int32_t rank)
+{
+    return job->host.names != NULL ? job->host.names[rank] : rank;
+}
 /* End the group of this host, if there is one. */
 void msdu__levels_close(msdu__job *job);
 

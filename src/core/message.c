@@ -12,6 +12,16 @@ double msdu__message_weights(const msdu__engine *e, const msdu__fragment *f)
     return sum;
 }
 
+double msdu__message_groups(const msdu__engine *e, const msdu__fragment *f)
+{
+    double groups = 0;
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        double shared = f->control.of[rank].host_ranks;
+        groups += shared > 1 ? 1 / shared : 1;
+    }
+    return groups;
+}
+
 bool msdu__message_is_equal(const msdu__engine *e, const msdu__fragment *f)
 {
     bool is_equal = f->control.of[0].hash[0] != 0 || f->control.of[0].hash[1] != 0;

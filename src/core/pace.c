@@ -60,7 +60,7 @@ void msdu__pace_times(const msdu__engine *e, const msdu__fragment *f, msdu__roun
     int32_t count = 0;
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
         const msdu__control *c = &f->control.of[rank];
-        if (c->is_idle == 0) {
+        if (!msdu__control_has(c, MSDU__CONTROL_IDLE)) {
             e->paces.times[count++] = c->step_ns;
         }
     }
@@ -87,7 +87,8 @@ int32_t msdu__pace_came(const msdu__engine *e, const msdu__fragment *f)
     int32_t count = 0;
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
         const msdu__control *c = &f->control.of[rank];
-        count += c->is_idle == 0 && c->missed <= e->paces.of[rank].missed ? 1 : 0;
+        bool is_idle = msdu__control_has(c, MSDU__CONTROL_IDLE);
+        count += !is_idle && c->missed <= e->paces.of[rank].missed ? 1 : 0;
     }
     return count;
 }
@@ -140,7 +141,7 @@ void msdu__pace_watch(msdu__engine *e, const msdu__fragment *f)
     e->paces.heard++;
     count_steps(e, f);
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
-        if (f->control.of[rank].is_idle == 0) {
+        if (!msdu__control_has(&f->control.of[rank], MSDU__CONTROL_IDLE)) {
             note_rank(e, f, rank);
         }
         if (e->paces.heard >= FIRST_HEARD && has_changed(&e->paces.of[rank])) {

@@ -69,7 +69,7 @@ void msdu__replan_review(msdu__engine *e, msdu__fragment *f)
     if (e->model->fragment_count > 1 && (e->job->backend->caps & MSDU_CAP_SINGLE_ORDER) != 0) {
         return; /* a plan leaves when a round ends, which is no place in one order over fragments */
     }
-    if (f->control.of[0].wants_plan > 0) {
+    if (msdu__control_has(&f->control.of[0], MSDU__CONTROL_PLAN)) {
         send_plan(e, f);
         return;
     }

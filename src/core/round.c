@@ -5,6 +5,7 @@
  */
 #include "round.h"
 
+#include "control.h"
 #include "cores.h"
 #include "decide.h"
 #include "domain.h"
@@ -24,6 +25,7 @@ static msdu_what what_of(const msdu__engine *e, const msdu__fragment *f)
 static void prepare_correction(msdu__engine *e, const msdu__fragment *f)
 {
     e->correct_args.clip_scale = 1.0;
+    e->correct_args.groups = (int32_t)lround(msdu__message_groups(e, f));
     if ((e->job->chain.needs & MSDU__NEEDS_NORM) == 0) {
         return;
     }

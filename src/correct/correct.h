@@ -42,7 +42,7 @@ typedef struct msdu__correct_args {
     double delayed_keep; /* rho */
     double clip_scale;   /* computed per round from the norms; 1: no clipping */
     uint32_t staleness;  /* steps between capture and now (tau) */
-    int32_t ranks;
+    int32_t groups;      /* ranks, or hosts where those of one average gradients in local steps */
 } msdu__correct_args;
 
 typedef struct msdu__rule {

@@ -98,7 +98,7 @@ static double plain_error(const msdu__drift *m)
 {
     uint32_t steps = m->args->interval_steps > 2 ? m->args->interval_steps : 2;
 
-    return disagreement(m->state, steps, 0);
+    return fmax(m->stats.host_ranks, 1) * disagreement(m->state, steps, 0);
 }
 
 static void learn_peak(const msdu__drift *m, msdu__interval_state *state)

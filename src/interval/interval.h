@@ -90,6 +90,8 @@ typedef struct msdu__round_stats {
     uint64_t round_bytes; /* bytes of this round per rank */
     uint64_t elements;    /* synchronized elements */
     uint32_t messages;    /* slices of a round */
+    double host_ranks;    /* over which the ranks' gradients are averaged in local steps: ranks per
+                             group of them; 0, 1: they are each rank's own */
 } msdu__round_stats;
 
 /* A policy's memory: plain data, zeroed at first, saved with a checkpoint. */
@@ -120,6 +122,7 @@ typedef struct msdu__decision {
     uint32_t delay_steps; /* preset; a policy may change it up to delay_max */
     int wire;
     bool is_clock;    /* rounds by the clock from the next one on */
+    bool is_left;     /* policy host_mean: no such means from the next step on */
     double period_ns; /* of these; 0: as set */
     char reason[96];  /* one line: the measurement and what follows from it */
 } msdu__decision;
@@ -133,6 +136,10 @@ typedef struct msdu__policy {
 
 const msdu__policy *msdu__policy_at(uint32_t index); /* NULL past the last */
 const msdu__policy *msdu__policy_find(const char *name);
+
+/* Not one that is set: means of gradients over the ranks of a host, in every local step; until they
+ * cost too much. */
+extern const msdu__policy msdu__policy_host_mean;
 
 /* Format of the first round, and of all in the warm-up whose policy does not watch the wire. */
 int msdu__interval_first_wire(const msdu__interval_args *args);

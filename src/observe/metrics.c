@@ -87,6 +87,8 @@ static void write_all(FILE *file, const msdu_summary *s)
         {"msdu_inside_bytes_total", "counter", "Bytes given to ranks of the same host.",
          (double)s->bytes_inside},
         {"msdu_hosts", "gauge", "Hosts of the job.", (double)s->hosts},
+        {"msdu_gradient_ranks", "gauge", "Ranks over which gradients are averaged now.",
+         (double)s->gradient_ranks},
         {"msdu_interval_steps", "gauge", "Steps that the last synchronization spanned.",
          (double)s->interval_steps},
         {"msdu_drift_ratio", "gauge", "Relative drift of the last round.", s->drift},

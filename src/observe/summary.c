@@ -93,9 +93,13 @@ void msdu__summary_text(const msdu_summary *summary, char *text, size_t bytes)
             (unsigned long long)summary->missed);
     }
     if (summary->carriers > 0) {
-        add(&out, "\n%u hosts, %u ranks of each exchange local steps for all of it; inside it ",
-            summary->hosts, summary->carriers);
+        add(&out,
+            "\n%d ranks on %u hosts: gradients averaged over %u ranks now, local steps exchanged "
+            "by "
+            "%u of each host, ",
+            summary->ranks, summary->hosts, summary->gradient_ranks, summary->carriers);
         add_bytes(&out, summary->bytes_inside);
+        add(&out, " inside it");
     }
     add(&out, "\nh %llu, drift %.3g, divergence %.3g, last reason: %.*s",
         (unsigned long long)summary->interval_steps, summary->drift, summary->divergence,

@@ -48,6 +48,7 @@ static msdu_host host_of(msdu__engine *e)
         .log = host_log,
         .fail = host_fail,
         .store = s->store.size > 0 ? &s->store : NULL,
+        .names = e->job->levels.names, /* of a host's own context */
     };
 }
 

@@ -18,6 +18,9 @@
 
 #define INNER_NS    UINT64_C(10000000000) /* ranks of a host meet within this, or stay flat */
 #define TOKEN_BYTES 16
+#define FARTHER_NS                                                                                 \
+    UINT64_C(1000000000) /* who waits here for a mean names no rank of this host                   \
+                            before the cause elsewhere was heard of */
 
 /* What a rank says of its host. */
 typedef struct facts {
@@ -138,7 +141,7 @@ static msdu_status open_inner(msdu__engine *e, const facts *all, const int32_t *
         levels->inner_host.deadline_ns = INNER_NS;
     }
     msdu_status status = levels->inner->open(&levels->inner_host, &levels->inner_comm);
-    levels->inner_host.deadline_ns = e->job->host.deadline_ns;
+    levels->inner_host.deadline_ns = e->job->host.deadline_ns + FARTHER_NS;
     return status;
 }
 
@@ -193,12 +196,6 @@ static msdu_status enter(msdu__engine *e, const facts *all, int32_t *host, int32
     status = status == MSDU_OK ? msdu__start_levels(e) : status;
     if (status == MSDU_OK) {
         e->hand->summary.carriers = (uint32_t)job->levels.carriers;
-        msdu__log_line(&job->log, MSDU_LOG_INFO,
-                       "%d hosts of up to %d ranks: local steps are exchanged over two levels, "
-                       "inside a host over %s; this is rank %d of %d of host %d",
-                       job->levels.hosts, job->levels.most,
-                       has_memory ? "shared memory" : job->backend->name, job->levels.index,
-                       job->levels.size, job->levels.host);
     }
     return status;
 }

@@ -23,7 +23,7 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 536)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 336)},
+    {SIZE(msdu_config, 536)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 344)},
     {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 136)},       {SIZE(msdu_op, 72)},
     {SIZE(msdu_backend, 96)},      {SIZE(msdu_local_drift, 64)}, {SIZE(msdu_resolved, 1032)},
     {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 152)},    {SIZE(msdu_launch, 32)},
@@ -142,6 +142,7 @@ static const pin summary_fields[] = {
     {FIELD(msdu_summary, bytes_inside, 320)},
     {FIELD(msdu_summary, hosts, 328)},
     {FIELD(msdu_summary, carriers, 332)},
+    {FIELD(msdu_summary, gradient_ranks, 336)},
 };
 
 static const pin setting_info_fields[] = {

@@ -50,12 +50,15 @@ typedef struct ranks_job {
     bool hides_parameters;      /* the library gets no parameter pointers */
     bool hides_gradients;       /* nor gradient pointers */
     bool has_constant_gradient; /* g does not depend on step and parameters */
-    bool starts_apart;          /* initial parameters differ by rank */
-    bool needs_lr;              /* tell the library lr_at() at every step */
-    bool is_unfinished;         /* leave without msdu_finish() */
-    bool goes_on;               /* a step whose gradients are refused is not applied, no failure */
-    bool looks;                 /* nor is one whose gradients hold NaN or infinity */
-    int missing;                /* 1 + a step that is left out altogether, 0: none */
+    bool is_dyadic;     /* g depends on the step only; sums and means of 2^k ranks have few bits */
+    const char *hosts;  /* letters by rank: the ranks of one average their gradients in local steps;
+                           NULL: they do not */
+    bool starts_apart;  /* initial parameters differ by rank */
+    bool needs_lr;      /* tell the library lr_at() at every step */
+    bool is_unfinished; /* leave without msdu_finish() */
+    bool goes_on;       /* a step whose gradients are refused is not applied, no failure */
+    bool looks;         /* nor is one whose gradients hold NaN or infinity */
+    int missing;        /* 1 + a step that is left out altogether, 0: none */
     double (*lr_at)(const struct ranks_job *job, int step); /* NULL: config.lr */
     /* Weight of a rank in means, told before every step; NULL: 1, and not told. */
     double (*weight_at)(const struct ranks_job *job, int rank, int step);

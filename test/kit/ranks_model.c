@@ -78,7 +78,8 @@ void ranks_put(int32_t dtype, void *array, uint64_t i, double value)
 
 double ranks_initial(const ranks_job *job, int rank, int32_t dtype, uint64_t at)
 {
-    return ranks_round(dtype, noise(at, 1, job->starts_apart ? (uint64_t)rank : 0));
+    double x = noise(at, 1, job->starts_apart ? (uint64_t)rank : 0);
+    return ranks_round(dtype, job->is_dyadic ? round(64 * x) / 64 : x);
 }
 
 double ranks_gradient(const ranks_job *job, int rank, int step, int32_t dtype, uint64_t at,
@@ -87,6 +88,9 @@ double ranks_gradient(const ranks_job *job, int rank, int step, int32_t dtype, u
     double target = noise(at, 2, (uint64_t)rank);
     if (job->has_constant_gradient) {
         return ranks_round(dtype, target);
+    }
+    if (job->is_dyadic) {
+        return ranks_round(dtype, round(8 * noise(at, 4 + (uint64_t)rank, (uint64_t)step)) / 8);
     }
     double slope = 1.5 + noise(at, 3, 0);
     double wind = 0.1 * noise(at, 4 + (uint64_t)rank, (uint64_t)step);

@@ -163,6 +163,8 @@ static bool take_step(simulation *s, int step, reference *out)
     compute_gradients(s, step);
     if (s->is_gradient) {
         simulate_gradients(s);
+    } else if (s->job->hosts != NULL) {
+        simulate_hosts(s);
     }
     optimize(s, step);
     return end_step(s, step);
@@ -193,6 +195,26 @@ static void catch_up(simulation *s, int first, int epoch)
     }
 }
 
+/* With local steps over two levels: likewise on each host, once late means are applied. */
+static void catch_up_hosts(simulation *s, int epoch)
+{
+    simulate_drain(s);
+    for (int rank = 0; rank < s->job->ranks; rank++) {
+        int most = rank;
+        bool is_uneven = false;
+        for (int other = 0; other < s->job->ranks; other++) {
+            bool is_mate = s->job->hosts[other] == s->job->hosts[rank];
+            int batches = s->job->batches(other, epoch);
+            int best = s->job->batches(most, epoch);
+            is_uneven = is_uneven || (is_mate && batches != s->job->batches(rank, epoch));
+            most = is_mate && (batches > best || (batches == best && other < most)) ? other : most;
+        }
+        for (uint64_t i = 0; i < s->elements && is_uneven && most != rank; i++) {
+            s->w[rank][i] = s->role[i] != MSDU_ROLE_BUFFER ? s->w[most][i] : s->w[rank][i];
+        }
+    }
+}
+
 static void end_epoch(simulation *s, int epoch)
 {
     int first = 0;
@@ -202,7 +224,9 @@ static void end_epoch(simulation *s, int epoch)
         first = batches > s->job->batches(first, epoch) ? rank : first;
         is_uneven = is_uneven || batches != s->job->batches(0, epoch);
     }
-    if (is_uneven) {
+    if (!s->is_gradient && s->job->hosts != NULL) {
+        catch_up_hosts(s, epoch);
+    } else if (is_uneven) {
         s->was_uneven = s->was_uneven || s->is_gradient;
         catch_up(s, first, epoch);
     }

@@ -54,12 +54,16 @@ bool simulated_text(const char *setting, const char *wanted);
 bool simulated_rule(const simulation *s, const char *rule);
 /* Gradients of all ranks become their mean. */
 void simulate_gradients(simulation *s);
+/* Those of the ranks of each host. */
+void simulate_hosts(simulation *s);
 /* The oracle of the accumulated domain: parameters become their mean. */
 void simulate_drift(simulation *s);
 /* A fragment's mean pseudo-gradient, and later its correction. */
 void simulate_capture(simulation *s, int index);
 void simulate_apply(simulation *s, int index);
-/* What is under way is applied, then parameters and buffers become their mean. Rounds it took. */
+/* What is under way is applied. */
+void simulate_drain(simulation *s);
+/* Likewise, then parameters and buffers become their mean. Rounds it took. */
 uint64_t simulate_synchronize(simulation *s);
 
 #endif

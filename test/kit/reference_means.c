@@ -84,6 +84,42 @@ void simulate_gradients(simulation *s)
     }
 }
 
+/* Weighted, over the ranks of one host; those without input have no part in it. */
+static void average_host(simulation *s, uint64_t i, char host)
+{
+    const char *hosts = s->job->hosts;
+    int count = 0;
+    double sum = 0;
+    double weights = 0;
+    for (int rank = 0; rank < s->job->ranks; rank++) {
+        if (hosts[rank] == host) {
+            sum = work(s->dtype[i], sum + weighed(s->dtype[i], s->weight[rank], s->g[rank][i]));
+            weights += s->weight[rank];
+            count++;
+        }
+    }
+    double mean = work(s->dtype[i], sum * work(s->dtype[i], 1.0 / count));
+    if (weights != count && weights > 0) {
+        mean = work(s->dtype[i], mean * work(s->dtype[i], count / weights));
+    }
+    for (int rank = 0; rank < s->job->ranks; rank++) {
+        if (hosts[rank] == host && s->has_input[rank] && count > 1) {
+            s->g[rank][i] = ranks_round(s->dtype[i], mean);
+        }
+    }
+}
+
+void simulate_hosts(simulation *s)
+{
+    for (uint64_t i = 0; i < s->elements; i++) {
+        for (const char *host = "abcdefgh"; *host != '\0'; host++) {
+            if (strchr(s->job->hosts, *host) != NULL) {
+                average_host(s, i, *host);
+            }
+        }
+    }
+}
+
 /* --- accumulated domain --- */
 
 /* The oracle of the recursion: averaged parameters, momentum kept by every rank. */
@@ -277,8 +313,7 @@ static void average_at_end(simulation *s, int32_t role)
     }
 }
 
-/* The end, or only a point where all ranks hold the same. */
-uint64_t simulate_synchronize(simulation *s)
+void simulate_drain(simulation *s)
 {
     for (int k = 0; k < s->fragment_count; k++) {
         if (s->fragments[k].apply >= 0) {
@@ -286,6 +321,12 @@ uint64_t simulate_synchronize(simulation *s)
             simulate_apply(s, k);
         }
     }
+}
+
+/* The end, or only a point where all ranks hold the same. */
+uint64_t simulate_synchronize(simulation *s)
+{
+    simulate_drain(s);
     bool has_model = !s->job->hides_parameters && !are_equal(s, MSDU_ROLE_MODEL);
     bool has_buffers = !are_equal(s, MSDU_ROLE_BUFFER);
     if (has_model) {

@@ -139,7 +139,7 @@ static void reference(const msdu__correct_args *args, const char *merge, const d
     d = args->outer_lr * (args->outer_is_nesterov ? d + args->outer_momentum * u : u);
     const double mean = in[1] - d;
     const double s2 = 2.0 * (double)args->staleness;
-    const double n = (double)args->ranks;
+    const double n = (double)args->groups;
     double w = mean;
     if (strcmp(merge, "elastic") == 0) {
         w = in[0] - args->elastic_alpha * (in[0] - mean);
@@ -185,7 +185,7 @@ static void check_apply(const char *merge, int32_t dtype, bool is_nesterov)
                                      .delayed_keep = 0.8,
                                      .clip_scale = 0.9,
                                      .staleness = 3,
-                                     .ranks = 4};
+                                     .groups = 4};
     const msdu_arrays arrays = fill(dtype);
     memcpy(&before, &s, sizeof(s));
     msdu__sums sums = {0};
@@ -373,7 +373,7 @@ static double train(const char *text, int interval, int tau, double keep)
                                      .clip_scale = 1.0,
                                      .outer_lr = 1.0,
                                      .staleness = (uint32_t)tau,
-                                     .ranks = WORKERS};
+                                     .groups = WORKERS};
     memset(&all, 0, sizeof(all));
     random_state = 7;
     for (int step = 1; step <= 64; step++) {

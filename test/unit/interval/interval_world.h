@@ -19,6 +19,7 @@ typedef struct world {
     double extra_ms;    /* waited in every local round besides */
     double shared_ms;   /* likewise in every round, while others compute on the same cores */
     double drift_one;
+    double host_ranks; /* that average gradients in local steps: drift is as many times less */
     double power;
     double lr;
     double lr_first;
@@ -94,7 +95,7 @@ static inline double world_drift(const world *w, uint32_t interval)
 {
     double rate = w->lr / w->lr_first;
 
-    return w->drift_one * pow(interval, w->power) * rate * rate;
+    return w->drift_one / fmax(w->host_ranks, 1) * pow(interval, w->power) * rate * rate;
 }
 
 /* As drift.h defines it, summed up. */
@@ -138,6 +139,7 @@ static inline msdu__round_stats world_round(const world *w)
     stats.link_wire = w->wire_before;
     stats.delay_steps = h > w->now.delay_steps ? w->now.delay_steps : 0;
     stats.is_gradient = !w->is_local;
+    stats.host_ranks = w->is_local ? w->host_ranks : 1;
     stats.lr = w->lr;
     stats.link_ns = (uint64_t)jittered(w, 1e6 * (w->latency_ms + w->link_ms * bits / 32));
     double said = w->said_ms > 0 ? w->said_ms * (1 + noise()) / 2 : w->latency_ms;

@@ -30,7 +30,7 @@ static void check_flat(ranks_self *self)
 START_TEST(uneven_hosts_are_one_group_of_ranks)
 {
     char hosts[8];
-    ranks_job job = kit_job("auto", kit_overlaps[_i]);
+    ranks_job job = kit_job("auto", ranks_overlaps[_i]);
     for (size_t k = 0; k < sizeof(letters) / sizeof(letters[0]); k++) {
         (void)snprintf(hosts, sizeof(hosts), "%s", letters[k]);
         job.ranks = (int)strlen(hosts);

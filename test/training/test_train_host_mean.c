@@ -25,7 +25,7 @@ static int host_size(const char *hosts, int rank)
 START_TEST(means_of_both_levels_are_those_of_the_reference)
 {
     for (int overlap = 0; overlap < RANKS_OVERLAPS; overlap++) {
-        ranks_job job = host_job(host_layouts[_i], 3, kit_overlaps[overlap]);
+        ranks_job job = host_job(host_layouts[_i], 3, ranks_overlaps[overlap]);
         reference_check(&job, 1e-6);
         job.style = overlap % 2 == 0 ? RANKS_SILENT : RANKS_THREADS;
         reference_check(&job, 1e-6);
@@ -49,7 +49,7 @@ static const char *const exact[] = {"aabb", "abcb", "aaaabbcc", "abababab"};
 START_TEST(they_have_its_bits_where_sums_are_exact)
 {
     for (int overlap = 0; overlap < RANKS_OVERLAPS; overlap++) {
-        ranks_job job = dyadic_job(exact[_i], 2 + overlap, kit_overlaps[overlap]);
+        ranks_job job = dyadic_job(exact[_i], 2 + overlap, ranks_overlaps[overlap]);
         reference_check(&job, 0);
     }
 }
@@ -123,7 +123,7 @@ START_TEST(a_rank_for_each_host_has_the_bits_of_the_flat_run)
 {
     ranks_run hosts;
     ranks_run flat;
-    ranks_job job = host_job("abc", 3, kit_overlaps[_i]);
+    ranks_job job = host_job("abc", 3, ranks_overlaps[_i]);
     ranks_run_well(&job, &hosts);
     job.configured = NULL;
     job.config.hosts = "flat";
@@ -144,7 +144,7 @@ START_TEST(ranks_of_a_host_are_equal_after_every_step)
     static const char *const wires[] = {"float32", "int4", "int8", "sparse", "int2"};
     for (int overlap = 0; overlap < RANKS_OVERLAPS; overlap++) {
         ranks_run run;
-        ranks_job job = host_job(host_layouts[_i], 4, kit_overlaps[overlap]);
+        ranks_job job = host_job(host_layouts[_i], 4, ranks_overlaps[overlap]);
         job.config.wire = wires[(_i + overlap) % 5];
         job.style = (ranks_style)(overlap % RANKS_ALONE);
         ranks_run_well(&job, &run);
@@ -183,7 +183,7 @@ static int batches(int rank, int epoch)
 START_TEST(ranks_and_hosts_run_out_of_input)
 {
     for (int overlap = 0; overlap < RANKS_OVERLAPS; overlap++) {
-        ranks_job job = host_job_wide(host_layouts[_i], kit_overlaps[overlap]);
+        ranks_job job = host_job_wide(host_layouts[_i], ranks_overlaps[overlap]);
         job.epochs = 6;
         job.steps = 140;
         job.batches = batches;

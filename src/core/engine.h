@@ -83,6 +83,7 @@ typedef struct msdu__paces {
     msdu__ladder ladder;
     msdu__rank_pace *of; /* one per rank */
     double *times;       /* room for a number of each rank */
+    double *late;        /* likewise */
     uint32_t heard;      /* rounds by the clock */
     bool is_told;        /* that ranks are uneven, where nothing may be done about it */
 } msdu__paces;

@@ -9,6 +9,7 @@
 
 #include "fragment.h"
 #include "handover.h"
+#include "interval/deal.h"
 #include "interval/ladder.h"
 #include "slice.h"
 #include "slicer/plan.h"
@@ -86,6 +87,7 @@ typedef struct msdu__paces {
     double *late;        /* likewise */
     uint32_t heard;      /* rounds by the clock */
     bool is_told;        /* that ranks are uneven, where nothing may be done about it */
+    bool is_warned;      /* that data of slow ranks count less */
 } msdu__paces;
 
 typedef struct msdu__engine {
@@ -116,6 +118,7 @@ typedef struct msdu__engine {
     uint64_t backoff_ns;   /* backends that cannot notify */
     msdu__ticks ticks;
     msdu__paces paces;
+    msdu__deal deal; /* work by the clock, see dealer.h */
     msdu__plan_scratch scratch;
     msdu__correct_args correct_args;
 } msdu__engine;

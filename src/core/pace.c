@@ -164,6 +164,27 @@ static void count_steps(msdu__engine *e, const msdu__fragment *f)
     pthread_mutex_unlock(&e->hand->lock);
 }
 
+/* Each rank has its own data, as far as is known. */
+static void warn_of_data(msdu__engine *e, const msdu__fragment *f)
+{
+    int32_t last = slowest(e, f);
+    msdu__round_stats stats = {.times = NULL};
+    msdu__pace_times(e, f, &stats);
+    double median = stats.times != NULL ? stats.times[(stats.time_count - 1) / 2] : 0;
+    double step = e->paces.of[last].step_ns;
+    if (e->paces.is_warned || msdu__flag_get(&e->hand->supply.is_drawn) || median == 0 ||
+        step < (1 + CHANGED) * median) {
+        return;
+    }
+    e->paces.is_warned = true;
+    msdu__log_line(
+        &e->job->log, MSDU_LOG_WARN,
+        "rank %d makes %.2f of the median rank's steps, so its data count less: let work "
+        "be drawn (msdu_next(), in Python msdu.batches), or set uneven = wait where ranks "
+        "have different data",
+        last, median / step);
+}
+
 void msdu__pace_watch(msdu__engine *e, const msdu__fragment *f)
 {
     e->paces.heard++;
@@ -175,6 +196,9 @@ void msdu__pace_watch(msdu__engine *e, const msdu__fragment *f)
         if (e->paces.heard >= FIRST_HEARD && has_changed(&e->paces.of[rank])) {
             tell(e, rank);
         }
+    }
+    if (e->paces.heard >= FIRST_HEARD) {
+        warn_of_data(e, f);
     }
 }
 
@@ -224,9 +248,11 @@ static void tell_climb(msdu__engine *e, const msdu__fragment *f, const msdu__rou
 void msdu__pace_climb(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats,
                       msdu__decision *next)
 {
-    bool has_shares = f->contribution.work != 0; /* msdu_next() evens step times out, exactly */
-    bool is_asked = !e->ticks.is_on && e->job->ranks > 1 && !e->paces.is_told && !has_shares;
+    bool is_asked = !e->ticks.is_on && e->job->ranks > 1 && !e->paces.is_told;
     next->is_clock = e->decision.is_clock;
+    if (f->contribution.work != 0) { /* msdu_next() evens step times out, exactly */
+        msdu__ladder_try_shares(stats, f->contribution.is_moving, &e->paces.ladder);
+    }
     if (!is_asked || stats->step < e->job->interval_args.warmup_steps ||
         !msdu__ladder_wants_clock(&e->job->interval_args, stats, &e->paces.ladder)) {
         return;

@@ -18,6 +18,7 @@
 #define WANTED        12   /* rounds, as exact gradients are left for the network */
 #define WANTED_NOISY  48   /* where no rank is slow for long */
 #define WANTED_LITTLE 200  /* where little is lost meanwhile, and noise may look like it */
+#define TRIED         200  /* rounds in all, for shares to reach the target */
 #define FORGIVEN      2    /* of these, by one that wants to stay */
 #define WARM_ROUNDS   8    /* connections and caches */
 #define LINK_MARGIN   1.1
@@ -78,7 +79,8 @@ double msdu__ladder_waits(const msdu__ladder *ladder)
     return ladder->time_ns > 0 ? ladder->straggler_ns / ladder->time_ns : 0;
 }
 
-double msdu__ladder_lasting(const msdu__round_stats *stats, const msdu__ladder *ladder)
+/* How late the latest rank is on average, noise taken off. */
+static double lasting_ns(const msdu__round_stats *stats, const msdu__ladder *ladder)
 {
     double left = sqrt(NOISE_STAYS / fmax(rounds(ladder), 1)); /* of noise, in an average */
     double latest = 0;
@@ -86,10 +88,20 @@ double msdu__ladder_lasting(const msdu__round_stats *stats, const msdu__ladder *
     for (int32_t i = 0; i < stats->ranks; i++) {
         latest = fmax(latest, ladder->late_ns[i]);
     }
-    if (left >= 1 || !(ladder->time_ns > 0)) {
-        return 0;
-    }
-    return fmax(latest - left * ladder->latest_ns, 0) / (1 - left) / ladder->time_ns;
+    return left < 1 ? fmax(latest - left * ladder->latest_ns, 0) / (1 - left) : 0;
+}
+
+double msdu__ladder_lasting(const msdu__round_stats *stats, const msdu__ladder *ladder)
+{
+    return ladder->time_ns > 0 ? lasting_ns(stats, ladder) / ladder->time_ns : 0;
+}
+
+/* What all wait for one rank. Its lateness itself, which hiccups shall not move, follows slowly. */
+static double one_waits(const msdu__round_stats *stats, const msdu__ladder *ladder)
+{
+    double part = ladder->latest_ns > 0 ? lasting_ns(stats, ladder) / ladder->latest_ns : 0;
+
+    return part * msdu__ladder_waits(ladder);
 }
 
 /* For how many rounds it must be so; 0: there is no reason to leave exact rounds. */
@@ -99,7 +111,7 @@ static uint32_t needed(const msdu__interval_args *args, const msdu__round_stats 
     double large = fmax(args->target_overhead, LARGE);
     double lasting = msdu__ladder_lasting(stats, ladder);
 
-    if (lasting > large) {
+    if (lasting > args->target_overhead && one_waits(stats, ladder) > large) {
         return WANTED;
     }
     if (msdu__ladder_waits(ladder) > large) {
@@ -119,6 +131,17 @@ bool msdu__ladder_wants_clock(const msdu__interval_args *args, const msdu__round
         ladder->wanted -= ladder->wanted < FORGIVEN ? ladder->wanted : FORGIVEN;
     }
     return rounds_needed > 0 && ladder->wanted >= rounds_needed;
+}
+
+void msdu__ladder_try_shares(const msdu__round_stats *stats, bool is_moving, msdu__ladder *ladder)
+{
+    if (is_moving && ladder->tried < TRIED) {
+        for (int32_t i = 0; i < stats->ranks; i++) {
+            ladder->late_ns[i] = 0;
+        }
+        *ladder = (msdu__ladder){
+            .late_ns = ladder->late_ns, .heard = WARM_ROUNDS, .tried = ladder->tried + 1};
+    }
 }
 
 /* --- by the clock --- */

@@ -33,6 +33,7 @@ typedef struct msdu__ladder {
     double time_ns;      /* of a round */
     double passes_ns;    /* by the clock: the API thread's wait between two rounds, smoothed */
     uint32_t wanted;     /* rounds after which the clock was wanted, less others */
+    uint32_t tried;      /* rounds in which shares moved, less others */
     uint32_t heard;
 } msdu__ladder;
 
@@ -49,6 +50,9 @@ double msdu__ladder_lasting(const msdu__round_stats *stats, const msdu__ladder *
  */
 bool msdu__ladder_wants_clock(const msdu__interval_args *args, const msdu__round_stats *stats,
                               msdu__ladder *ladder);
+/* Before that, where work is drawn: shares are the first answer. While they move what was measured
+ * is past, but not for ever: bursts may keep them moving. */
+void msdu__ladder_try_shares(const msdu__round_stats *stats, bool is_moving, msdu__ladder *ladder);
 /* After a round by the clock: the next ones. `decision` holds the last. */
 void msdu__ladder_clock(const msdu__interval_args *args, const msdu__round_stats *stats,
                         const msdu__ladder *ladder, msdu__interval_state *state,

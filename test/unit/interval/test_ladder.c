@@ -79,6 +79,11 @@ static double one_slow(int rank, int round)
     return even(rank, round) * (rank == 3 ? 4 : 1);
 }
 
+static double one_very_slow(int rank, int round)
+{
+    return even(rank, round) * (rank == 3 ? 100 : 1);
+}
+
 static double one_slow_and_noise(int rank, int round)
 {
     return even_noise_10(rank, round) * (rank == 3 ? 4 : 1);
@@ -189,6 +194,7 @@ static const struct {
     {"even ranks, noise of 10 %", even_noise_10, 0},
     {"even ranks, phases of 10 %", even_in_phases, 0},
     {"one slow rank", one_slow, 40},
+    {"one very slow rank", one_very_slow, 40},
     {"one slow rank and noise", one_slow_and_noise, 40},
     {"another in each step", in_turn, 70},
     {"bursts", bursts, 120},
@@ -219,6 +225,32 @@ START_TEST(a_slow_network_is_no_slow_rank)
     ck_assert_int_eq(g.climbed, 0);
     ck_assert_int_gt(g.left, 0);
     ck_assert_int_le(g.left, 20);
+}
+END_TEST
+
+/* One rank is four times slower, and shares even that out in `moving` rounds. */
+static int climbed_with_shares(int moving)
+{
+    group g;
+    group_init(&g, 0.1);
+    for (g.round = 0; g.round < 600; g.round++) {
+        bool is_moving = g.round >= 16 && g.round < 16 + moving;
+        msdu__round_stats stats = round_of(&g, g.round < 16 + moving ? one_slow : even_noise_5);
+        msdu__ladder_learn(&stats, false, &g.ladder);
+        msdu__ladder_try_shares(&stats, is_moving, &g.ladder);
+        if (msdu__ladder_wants_clock(&g.args, &stats, &g.ladder)) {
+            return g.round;
+        }
+    }
+    return 0;
+}
+
+START_TEST(shares_come_before_the_clock)
+{
+    ck_assert_int_eq(climbed_with_shares(100), 0);
+    int climbed = climbed_with_shares(600); /* never evened out: the clock after all */
+    ck_assert_int_gt(climbed, 200);
+    ck_assert_int_le(climbed, 250);
 }
 END_TEST
 
@@ -371,6 +403,7 @@ int main(void)
     TCase *tcase = suite_case(suite, "ladder", 0, NULL, NULL);
     suite_table(tcase, slow_ranks_are_told_from_a_slow_network, speeds);
     tcase_add_test(tcase, a_slow_network_is_no_slow_rank);
+    tcase_add_test(tcase, shares_come_before_the_clock);
     tcase_add_test(tcase, rounds_are_at_their_floor);
     tcase_add_test(tcase, passes_do_not_lead_beyond_the_error_budget);
     tcase_add_test(tcase, rounds_by_steps_tell_nothing_of_passes);

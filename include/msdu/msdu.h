@@ -443,9 +443,9 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_weight(msdu_ctx *ctx, double weigh
  *
  * work  total, batch and ahead are the same on all ranks; position and step are moved on
  * Returns MSDU_OK, ERR_INVALID (a value of work), ERR_STATE (not started; the step has begun; more
- * than `ahead` steps ahead; by the clock: see above), ERR_UNSUPPORTED (commit = tensor), or the context's
- * failure. ERR_MISMATCH comes from the step, where ranks drew from different work.
- * Never blocks, but by the clock.
+ * than `ahead` steps ahead; by the clock: see above), ERR_UNSUPPORTED (commit = tensor), or the
+ * context's failure. ERR_MISMATCH comes from the step, where ranks drew from different work. Never
+ * blocks, but by the clock.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work);
 

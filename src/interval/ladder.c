@@ -104,33 +104,28 @@ static double one_waits(const msdu__round_stats *stats, const msdu__ladder *ladd
     return part * msdu__ladder_waits(ladder);
 }
 
-/* For how many rounds it must be so; 0: there is no reason to leave exact rounds. */
-static uint32_t needed(const msdu__interval_args *args, const msdu__round_stats *stats,
-                       const msdu__ladder *ladder)
-{
-    double large = fmax(args->target_overhead, LARGE);
-    double lasting = msdu__ladder_lasting(stats, ladder);
-
-    if (lasting > args->target_overhead && one_waits(stats, ladder) > large) {
-        return WANTED;
-    }
-    if (msdu__ladder_waits(ladder) > large) {
-        return WANTED_NOISY;
-    }
-    return lasting > args->target_overhead ? WANTED_LITTLE : 0;
-}
-
 bool msdu__ladder_wants_clock(const msdu__interval_args *args, const msdu__round_stats *stats,
                               msdu__ladder *ladder)
 {
-    uint32_t rounds_needed = needed(args, stats, ladder);
+    double large = fmax(args->target_overhead, LARGE);
+    bool is_lasting = msdu__ladder_lasting(stats, ladder) > args->target_overhead;
+    const struct {
+        bool is_so;
+        uint32_t rounds; /* for which it must be so; those of one reason are none of another */
+    } reasons[] = {
+        {is_lasting && one_waits(stats, ladder) > large, WANTED},
+        {msdu__ladder_waits(ladder) > large, WANTED_NOISY},
+        {is_lasting, WANTED_LITTLE},
+    };
+    bool wants = false;
 
-    if (rounds_needed > 0) {
-        ladder->wanted++;
-    } else {
-        ladder->wanted -= ladder->wanted < FORGIVEN ? ladder->wanted : FORGIVEN;
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++) {
+        uint32_t *wanted = &ladder->wanted[i];
+        *wanted =
+            reasons[i].is_so ? *wanted + 1 : *wanted - (*wanted < FORGIVEN ? *wanted : FORGIVEN);
+        wants = wants || (reasons[i].is_so && *wanted >= reasons[i].rounds);
     }
-    return rounds_needed > 0 && ladder->wanted >= rounds_needed;
+    return wants;
 }
 
 void msdu__ladder_try_shares(const msdu__round_stats *stats, bool is_moving, msdu__ladder *ladder)

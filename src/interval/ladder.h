@@ -32,7 +32,7 @@ typedef struct msdu__ladder {
     double straggler_ns; /* waited for slower ranks in a round; bursts count */
     double time_ns;      /* of a round */
     double passes_ns;    /* by the clock: the API thread's wait between two rounds, smoothed */
-    uint32_t wanted;     /* rounds after which the clock was wanted, less others */
+    uint32_t wanted[3];  /* rounds after which the clock was wanted, by reason, less others */
     uint32_t tried;      /* rounds in which shares moved, less others */
     uint32_t heard;
 } msdu__ladder;

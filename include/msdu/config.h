@@ -173,7 +173,8 @@ typedef struct msdu_config {
     const char *uneven;      /* ranks of different speeds; wait: all wait for the slowest; clock:
                                 rounds by the clock, nobody waits, a slow rank comes in a later one;
                                 auto: wait, and clock once more than target_overhead is waited for
-                                slow ranks; wait, clock, auto */
+                                ranks that are slow for long, or 15 % for bursts; wait, clock,
+                                auto */
     double clock_period;     /* clock: steps of the median rank from one round to the next; 0: as
                                 fast as the network is; auto: at least these; default 1 */
     double clock_grace;      /* clock: such steps that a round waits for a rank, from when it is

@@ -25,6 +25,10 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
     ``ranks * batch_size``. In an epoch every sample has one rank, and all ranks end it with the same
     step. Where ranks are equally fast each takes ``batch_size``.
 
+    By the clock (setting ``uneven``) each rank takes the next ``batch_size`` samples when it comes:
+    every sample still has one rank, and ranks end an epoch after different numbers of steps. Iterate
+    to the end of each epoch then.
+
     Every batch is for one step. ``attach()`` comes before the first iteration. The last step of an
     epoch may be short; where it has fewer samples than there are ranks, a rank that would have none
     gets one that counts nothing.
@@ -43,7 +47,7 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
 
     Raises:
         msdu.Error: when iterated: nothing is attached, no whole step, more batches ahead than
-            ``ahead``, or settings ``uneven=clock`` or ``commit=tensor``.
+            ``ahead``, setting ``commit=tensor``, or by the clock an epoch that was left early.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on all ranks."""
+        """Steps of an epoch, the same on all ranks; by the clock, of the average rank."""
         whole = self.batch_size * self._ranks()
         return self.n // whole if self.drop_last else -(-self.n // whole)
 
@@ -111,7 +115,15 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
         """Where training is, between steps: a run that goes on trains with the rest of the epoch.
 
         Batches that were fetched and not trained with count as left. The same on all ranks.
+
+        Raises:
+            msdu.Error: by the clock (setting ``uneven``) there is no position that all ranks share.
         """
+        if any(one.summary().state == "clock" for one in self._open()):
+            raise _abi.Error(
+                _abi.ERR_UNSUPPORTED,
+                "batches: by the clock (setting uneven) ranks are in different places of an epoch",
+            )
         position = self._from or self._work.position
         if self._starts:
             position = self._starts.get(self._session().next_step, self._work.position)

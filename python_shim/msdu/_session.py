@@ -16,6 +16,7 @@ from . import (
     _device,
     _dtensor,
     _moments,
+    _paced,
     _rendezvous,
     _settings,
     _summary,
@@ -193,6 +194,8 @@ class Session:
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._after_step),
             ]
+        if not self._is_alone:
+            _paced.begin(self)
 
     def _register_rest(self, buffers: str) -> list[_tensors.Fixed]:
         """Buffers and frozen parameters, after the trained tensors."""
@@ -495,6 +498,14 @@ class Session:
         """The step that a batch fetched now is for."""
         return int(self._counters().steps) + (1 if self.is_open else 0)
 
+    def where(self) -> _paced.Steps:
+        """For schedulers, which go on alone when this is over."""
+        if self.is_over:
+            return _paced.Steps(False, 0, 0)
+        summary = self._counters()
+        is_clock = summary.state == b"clock"
+        return _paced.Steps(is_clock, int(summary.steps), int(summary.common_steps))
+
     def draw(self, work: _abi.Work) -> None:
         """msdu_next()."""
         if self._is_alone:
@@ -529,6 +540,7 @@ class Session:
         self.is_closed = True
 
     def _take_off(self) -> None:
+        _paced.end(self)
         self._moments.restore()
         self._gradients.mode = IGNORE
         self._gradients.remove()

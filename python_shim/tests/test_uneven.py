@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import nets
+import pytest
 import ranks
 import torch
 import torch.distributed as dist
@@ -73,6 +74,7 @@ def climber() -> dict[str, Any]:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), norm, torch.nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     run = msdu.attach(model, optimizer, uneven="auto")
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
     generator = torch.Generator().manual_seed(rank)
     pace = Pace(rank, size)
     entered = steps = 0
@@ -84,6 +86,7 @@ def climber() -> dict[str, Any]:
         else:  # all take the same steps, so only time can tell who is slow
             time.sleep(0.06 if pace.is_slow else 0.01)
         optimizer.step()
+        scheduler.step()
         steps += 1
         if run.summary().state == "clock" and entered == 0:
             entered = steps
@@ -96,9 +99,53 @@ def climber() -> dict[str, Any]:
         "steps": steps,
         "common": summary.common_steps,
         "waited": summary.straggler_ns,
+        "scheduled": scheduler.last_epoch,
     }
     run.finish()
     return result
+
+
+def drawer(workers: int) -> dict[str, Any]:
+    """Two epochs of drawn work by the clock; the last rank is five times slower."""
+    rank, size = ranks.join_torch()
+    model = nets.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    run = msdu.attach(model, optimizer, uneven="clock", wire="float32")
+    sampler = msdu.batches(301, 2, seed=3, ahead=4 * workers)
+    loader = torch.utils.data.DataLoader(
+        list(range(301)), batch_sampler=sampler, num_workers=workers
+    )
+    epochs: list[list[int]] = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        epochs.append([])
+        for indices in loader:
+            epochs[-1] += indices.tolist()
+            optimizer.zero_grad()
+            nets.loss_of(model, *nets.batch(rank, len(epochs[-1]))).backward()
+            time.sleep(0.025 if rank == size - 1 else 0.005)
+            optimizer.step()
+    try:
+        sampler.state_dict()
+        refused = ""
+    except msdu.Error as error:
+        refused = str(error)
+    run.finish()
+    parameters = [p.detach().clone() for p in model.parameters()]
+    return {"epochs": epochs, "refused": refused, "parameters": parameters}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_drawn_work_has_one_rank_by_the_clock(workers: int) -> None:
+    results = ranks.run(drawer, workers, ranks=3)
+    for epoch in range(2):
+        drawn = [index for result in results for index in result["epochs"][epoch]]
+        assert sorted(drawn) == list(range(301))
+    fast, slow = (sum(map(len, results[rank]["epochs"])) for rank in (0, 2))
+    assert slow < fast
+    for result in results:
+        assert "by the clock" in result["refused"]
+        assert all(map(torch.equal, result["parameters"], results[0]["parameters"]))
 
 
 def test_exact_until_a_slow_rank_is_waited_for() -> None:
@@ -108,6 +155,9 @@ def test_exact_until_a_slow_rank_is_waited_for() -> None:
         assert all(same)
         assert result["entered"] == results[0]["entered"] > 12
         assert result["waited"] > 0
+    # schedules do not part: within what ranks do from one step of the slow one to the next
+    scheduled = [result["scheduled"] for result in results]
+    assert max(scheduled) - min(scheduled) < 20 < results[0]["steps"] - results[2]["steps"]
     # of the average rank
     fast = max(results[0]["steps"], results[1]["steps"])
     assert results[2]["steps"] < results[2]["common"] <= fast

@@ -190,7 +190,11 @@ msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work)
         return msdu__fail(MSDU_ERR_INVALID, "rank %d: work is NULL, or not MSDU_WORK_INIT",
                           c->job->rank);
     }
-    status = msdu__draw_check(c->job, c->is_clocked, work);
+    status = msdu__draw_check(c->job, work);
+    msdu__flag_set(&ctx->hand.supply.is_drawn, true);
+    if (status == MSDU_OK && msdu__draw_is_dealt(&c->draw, c->job, c->step, work)) {
+        return msdu__dealt_next(c, work);
+    }
     if (status == MSDU_OK && work->step <= c->step && work->position < work->total) {
         status = msdu__guard_between_steps(ctx);
     }

@@ -160,6 +160,7 @@ msdu_status msdu_start(msdu_ctx *ctx)
     ctx->caller.is_gradient = ctx->job.starts_gradients;
     ctx->caller.is_local_entered = ctx->job.starts_local;
     ctx->caller.is_clocked = ctx->engine.ticks.is_on;
+    ctx->caller.draw.clock_step = ctx->engine.ticks.is_on ? 0 : UINT64_MAX;
     describe_start(ctx);
     if (ctx->job.starts_local) {
         msdu__levels_set(&ctx->engine, true);

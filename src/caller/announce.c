@@ -47,6 +47,9 @@ void msdu__caller_arm(msdu__caller *c)
 static double drawn_share(const msdu__caller *c, const msdu__schedule *f)
 {
     const msdu__piece *piece = msdu__draw_piece(&c->draw, c->step);
+    if (c->is_clocked) {
+        return 1; /* progress since the last contribution, of as many steps as there were */
+    }
     uint64_t samples = c->draw.samples - f->samples + (piece != NULL ? piece->samples : 0);
     uint64_t nominal = c->draw.nominal - f->nominal + (piece != NULL ? piece->batch : 0);
     return samples == nominal ? 1 : (double)samples / (double)nominal;
@@ -58,7 +61,8 @@ msdu__contribution msdu__caller_contribution(const msdu__caller *c, uint32_t fra
     double weight = c->weight * drawn_share(c, &c->schedules[fragment]);
     return (msdu__contribution){.weight = c->is_idle ? 0 : weight,
                                 .is_idle = c->is_idle,
-                                .work = piece != NULL ? piece->check : 0};
+                                .work = piece != NULL && !c->is_clocked ? piece->check : 0,
+                                .is_moving = c->draw.shares.is_moving};
 }
 
 static void push_slice(const msdu__caller *c, uint32_t slice)

@@ -13,7 +13,7 @@ static msdu__mailbox *box_of(msdu__caller *c)
     return &c->hand->fragments[0];
 }
 
-static void run_clock(msdu__caller *c)
+void msdu__boundary_run(msdu__caller *c)
 {
     if (!c->is_ticking) {
         c->is_ticking = true;
@@ -62,7 +62,7 @@ msdu_status msdu__boundary(msdu__caller *c)
     if (status != MSDU_OK) {
         return status;
     }
-    run_clock(c);
+    msdu__boundary_run(c);
     if (is_due(c) && take_gate(c)) {
         contribute(c);
     } else if (msdu__cell_get(&box_of(c)->done) > c->shifted) {
@@ -100,7 +100,7 @@ static msdu_status contribute_rest(msdu__caller *c)
 
 msdu_status msdu__boundary_join(msdu__caller *c)
 {
-    run_clock(c);
+    msdu__boundary_run(c);
     msdu_status status = contribute_rest(c);
     if (status != MSDU_OK) {
         return status;

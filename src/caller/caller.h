@@ -123,9 +123,16 @@ msdu_status msdu__inner_catch_up(msdu__caller *c);
 /* --- boundary.c: rounds by the clock --- */
 /* The end of a step: contribute if the round is due, take what has arrived. */
 msdu_status msdu__boundary(msdu__caller *c);
+/* The clock runs from the first call on. */
+void msdu__boundary_run(msdu__caller *c);
 /* Contribute what is left, then take part without input until no rank has any; the clock stands
  * then, and parameters hold all means. */
 msdu_status msdu__boundary_join(msdu__caller *c);
+
+/* --- dealt.c: work by the clock --- */
+/* The next batch that this rank was given; waits until there is one. Nothing changes where it
+ * fails. */
+msdu_status msdu__dealt_next(msdu__caller *c, msdu_work *work);
 
 /* --- reslice.c: slices cut anew, between two steps --- */
 /* Time of a small operation, the same on all ranks; blocks, before the communication thread

@@ -24,6 +24,7 @@ msdu_status msdu__draw_prepare(msdu__draw *d, msdu__handover *hand, int32_t rank
     }
     d->versions = 1;
     d->batch = 1;
+    d->clock_step = UINT64_MAX;
     hand->fragments[0].answers[0].step_ns = d->times;
     hand->fragments[0].answers[1].step_ns = d->times + ranks;
     return MSDU_OK;
@@ -61,20 +62,13 @@ static uint32_t mix(uint64_t hash, uint64_t value)
     return (uint32_t)(hash >> 32);
 }
 
-static uint32_t check_of(const msdu_work *work, uint64_t position)
+uint32_t msdu__draw_check_of(const msdu_work *work, uint64_t position)
 {
     return mix(mix(mix(mix(1, work->total), work->batch), work->ahead), position) | 1U;
 }
 
-msdu_status msdu__draw_check(const msdu__job *job, bool is_clocked, const msdu_work *work)
+msdu_status msdu__draw_check(const msdu__job *job, const msdu_work *work)
 {
-    if (is_clocked) {
-        return msdu__fail(
-            MSDU_ERR_UNSUPPORTED,
-            "rank %d: by the clock (setting uneven = clock) ranks are in different steps, "
-            "whose samples cannot be divided: each rank takes its own",
-            job->rank);
-    }
     if (job->settings.commit_tensor && job->ranks > 1) {
         return msdu__fail(MSDU_ERR_UNSUPPORTED,
                           "rank %d: msdu_next() weighs ranks: setting commit = tensor releases "
@@ -95,14 +89,23 @@ msdu_status msdu__draw_check(const msdu__job *job, bool is_clocked, const msdu_w
     return MSDU_OK;
 }
 
+bool msdu__draw_is_dealt(const msdu__draw *d, const msdu__job *job, uint64_t now,
+                         const msdu_work *work)
+{
+    uint64_t step = work->step > now ? work->step : now;
+    bool is_past = d->clock_step != UINT64_MAX && step >= d->clock_step + work->ahead;
+    return d->dealt.is_on || (job->ranks > 1 && is_past && work->position < work->total);
+}
+
 static void keep(msdu__draw *d, uint64_t step, const msdu_work *work, uint64_t version)
 {
     d->batch = work->batch;
-    d->pieces[step % MSDU__DRAW_PIECES] = (msdu__piece){.step = step,
-                                                        .samples = work->end - work->begin,
-                                                        .batch = work->batch,
-                                                        .version = version,
-                                                        .check = check_of(work, work->position)};
+    d->pieces[step % MSDU__DRAW_PIECES] =
+        (msdu__piece){.step = step,
+                      .samples = work->end - work->begin,
+                      .batch = work->batch,
+                      .version = version,
+                      .check = msdu__draw_check_of(work, work->position)};
 }
 
 msdu_status msdu__draw_next(msdu__draw *d, const msdu__job *job, uint64_t now, msdu_work *work)

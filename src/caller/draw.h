@@ -26,6 +26,18 @@ typedef struct msdu__piece {
     uint32_t check;   /* of what is equal on all ranks */
 } msdu__piece;
 
+/* Work by the clock: each rank takes the next batch that it was given (interval/deal.h). */
+typedef struct msdu__dealt {
+    bool is_on;
+    bool is_between; /* an epoch has ended on this rank, and the next one has not begun */
+    uint64_t total;
+    uint64_t batch;
+    uint64_t first;    /* position at which dealing began */
+    uint64_t position; /* as it was told last */
+    uint64_t drawn;
+    uint64_t epoch; /* ends of epochs since dealing began */
+} msdu__dealt;
+
 typedef struct msdu__draw {
     msdu__shares shares;
     msdu__share *of;
@@ -40,13 +52,21 @@ typedef struct msdu__draw {
     uint64_t nominal;                      /* if all had been even */
     uint64_t batch;                        /* of the latest piece; at least 1 */
     msdu__piece pieces[MSDU__DRAW_PIECES]; /* by step */
+    uint64_t clock_step;                   /* the first by the clock; UINT64_MAX: none yet */
+    msdu__dealt dealt;
 } msdu__draw;
 
 /* Even shares. Its memory is freed by msdu__draw_free(), also where this fails. */
 msdu_status msdu__draw_prepare(msdu__draw *d, msdu__handover *hand, int32_t ranks);
 void msdu__draw_free(msdu__draw *d);
 /* Is what the caller filled in of any use? `ahead`: steps that it draws ahead at most. */
-msdu_status msdu__draw_check(const msdu__job *job, bool is_clocked, const msdu_work *work);
+msdu_status msdu__draw_check(const msdu__job *job, const msdu_work *work);
+/* Is the next piece dealt? Pieces are divided up to the step to which any rank may have drawn when
+ * the clock began, so all ranks have divided the same ones. */
+bool msdu__draw_is_dealt(const msdu__draw *d, const msdu__job *job, uint64_t now,
+                         const msdu_work *work);
+/* Of what is equal on all ranks; not 0. */
+uint32_t msdu__draw_check_of(const msdu_work *work, uint64_t position);
 /* The next piece, for step `now` or later; nothing changes where it fails. */
 msdu_status msdu__draw_next(msdu__draw *d, const msdu__job *job, uint64_t now, msdu_work *work);
 /* The piece of a step; NULL: none was drawn. */

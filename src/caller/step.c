@@ -183,6 +183,7 @@ static void enter_clock(msdu__caller *c)
     c->is_gradient = false;
     c->is_local_entered = true;
     c->is_clocked = c->is_ticking = true;
+    c->draw.clock_step = c->step + 1;
     c->sync_mask = 0;
     c->shifted = msdu__cell_get(&box_of(c, 0)->done);
     pthread_mutex_lock(&c->hand->lock);

@@ -43,8 +43,8 @@ static void collect(msdu__engine *e, msdu__fragment *f)
 static bool is_told(const msdu__engine *e, const msdu__fragment *f)
 {
     const msdu__contribution *own = &f->contribution;
-    return e->job->device == NULL && !f->round.is_gradient && !e->job->is_accumulated &&
-           own->weight == 1 && !own->is_idle &&
+    return e->job->device == NULL && !e->ticks.is_on && !f->round.is_gradient &&
+           !e->job->is_accumulated && own->weight == 1 && !own->is_idle &&
            msdu__chain_keeps_equal(&e->job->chain, &e->correct_args, f->round.delay_steps == 0);
 }
 
@@ -92,6 +92,10 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},
         .hash = {(double)(uint32_t)captured, (double)(uint32_t)(captured >> 32)},
     };
+    if (e->ticks.is_on) {
+        out->dealt.drawn = (double)msdu__cell_get(&e->hand->supply.drawn);
+        out->dealt.work = (double)msdu__cell_get(&e->hand->supply.work);
+    }
     memcpy(out->sketch, f->sketch, sizeof(out->sketch));
     for (uint32_t k = 0; k < MSDU__SKETCH && weight != 1 && weight > 0; k++) {
         out->sketch[k] =

@@ -99,6 +99,7 @@ static void collect_stats(const msdu__engine *e, const msdu__fragment *f, msdu__
     };
     reduce_control(e, f, stats);
     msdu__pace_times(e, f, stats);
+    msdu__pace_late(e, f, stats);
     /* one of several fragments speaks for the whole model */
     double whole = (double)e->model->element_count / (double)fragment_elements(e, f);
     stats->link_ns = (uint64_t)((double)stats->link_ns * whole);

@@ -9,6 +9,7 @@
 
 #include "fragment.h"
 #include "handover.h"
+#include "interval/deal.h"
 #include "interval/ladder.h"
 #include "slice.h"
 #include "slicer/plan.h"
@@ -83,8 +84,10 @@ typedef struct msdu__paces {
     msdu__ladder ladder;
     msdu__rank_pace *of; /* one per rank */
     double *times;       /* room for a number of each rank */
+    double *late;        /* likewise */
     uint32_t heard;      /* rounds by the clock */
     bool is_told;        /* that ranks are uneven, where nothing may be done about it */
+    bool is_warned;      /* that data of slow ranks count less */
 } msdu__paces;
 
 typedef struct msdu__engine {
@@ -115,6 +118,7 @@ typedef struct msdu__engine {
     uint64_t backoff_ns;   /* backends that cannot notify */
     msdu__ticks ticks;
     msdu__paces paces;
+    msdu__deal deal; /* work by the clock, see dealer.h */
     msdu__plan_scratch scratch;
     msdu__correct_args correct_args;
 } msdu__engine;

@@ -30,8 +30,14 @@ typedef struct msdu__control {
     double steps;      /* of this rank, ended */
     double missed;     /* rounds by the clock that it missed since the start, this one included */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
-    double hash[2];    /* likewise of the parameters that were captured, see is_told() in control.c;
-                          0: not told */
+    union {
+        double hash[2];   /* likewise of the parameters that were captured, see is_told() in
+                             control.c; 0: not told */
+        struct {          /* by the clock, where no parameters are captured alike */
+            double drawn; /* batches that this rank has drawn of what it was given */
+            double work;  /* hash of what they are of; 0: nothing was drawn */
+        } dealt;
+    };
     float sketch[MSDU__SKETCH]; /* of what was captured, before quantization */
 } msdu__control;
 

@@ -20,6 +20,7 @@
 #include "worker.h"
 
 #define MSDU__FRAGMENTS_MAX 32
+#define MSDU__SUPPLY        64 /* above MSDU__STOCK_MOST */
 
 /* A round as the API thread arms it. */
 typedef struct msdu__round {
@@ -39,6 +40,7 @@ typedef struct msdu__contribution {
     bool is_missed; /* rounds by the clock: no step ended in time, so it gives zeros */
     uint32_t stale; /* rounds missed before, for which it gives less: 1 / (1 + stale) */
     uint32_t work;  /* check of the piece that msdu_next() gave for the step; 0: none */
+    bool is_moving; /* its shares change */
 } msdu__contribution;
 
 /* What came of a round. */
@@ -93,6 +95,17 @@ typedef struct msdu__reports {
     msdu__cell host_ranks;    /* over which gradients of local steps are averaged; 0: none */
 } msdu__reports;
 
+/* Work by the clock: the communication thread hands out what this rank is given (dealer.h), the API
+ * thread draws it. */
+typedef struct msdu__supply {
+    uint64_t batches[MSDU__SUPPLY]; /* numbers, a ring; written before `given` */
+    msdu__cell given;               /* so far */
+    msdu__cell drawn;               /* of these */
+    msdu__cell work;                /* hash of what they are of; 0: nothing was asked for */
+    msdu__flag is_drawn;            /* msdu_next() was called */
+    msdu__flag is_awaited;          /* the trainer waits for more, so it ends no step */
+} msdu__supply;
+
 /* How it failed. */
 typedef struct msdu__failure {
     msdu__cell status;           /* minus the first failure; written under lock */
@@ -114,6 +127,7 @@ typedef struct msdu__handover {
     msdu__cell completed; /* commands that someone waits for, see msdu__caller_carry() */
     msdu__mailbox fragments[MSDU__FRAGMENTS_MAX];
     msdu__reports reports;
+    msdu__supply supply;
     msdu__failure failure;
     msdu__cell waiters;  /* the API thread waits on `changed` */
     msdu__cell progress; /* rises whenever the communication thread got on */

@@ -24,7 +24,8 @@ double msdu__message_groups(const msdu__engine *e, const msdu__fragment *f)
 
 bool msdu__message_is_equal(const msdu__engine *e, const msdu__fragment *f)
 {
-    bool is_equal = f->control.of[0].hash[0] != 0 || f->control.of[0].hash[1] != 0;
+    bool is_equal = !e->ticks.is_on;
+    is_equal = is_equal && (f->control.of[0].hash[0] != 0 || f->control.of[0].hash[1] != 0);
     for (int32_t rank = 1; rank < e->job->ranks; rank++) {
         is_equal = is_equal && f->control.of[rank].hash[0] == f->control.of[0].hash[0] &&
                    f->control.of[rank].hash[1] == f->control.of[0].hash[1];

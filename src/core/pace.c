@@ -6,7 +6,9 @@
 #include "memory.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define CHANGED     0.25 /* of a speed, or of all rounds: worth a line */
 #define FIRST_HEARD 32   /* rounds by the clock, before ranks are described */
@@ -15,10 +17,21 @@
 msdu_status msdu__pace_prepare(msdu__engine *e)
 {
     uint64_t ranks = (uint64_t)e->job->ranks;
+    const double *known = e->paces.ladder.late_ns; /* whatever is done to slices */
+    double *late = msdu__memory_block(e, ranks * sizeof(*late));
     e->paces.of = msdu__memory_block(e, ranks * sizeof(*e->paces.of));
     e->paces.times = msdu__memory_block(e, ranks * sizeof(*e->paces.times));
-    return e->paces.of != NULL && e->paces.times != NULL ? MSDU_OK
-                                                         : msdu__memory_none(e, "times of ranks");
+    e->paces.late = msdu__memory_block(e, ranks * sizeof(*e->paces.late));
+    if (late == NULL || e->paces.of == NULL || e->paces.times == NULL || e->paces.late == NULL) {
+        return msdu__memory_none(e, "times of ranks");
+    }
+    if (known == NULL) {
+        msdu__ladder_init(&e->paces.ladder, late);
+    } else {
+        memcpy(late, known, ranks * sizeof(*late));
+        e->paces.ladder.late_ns = late;
+    }
+    return MSDU_OK;
 }
 
 const char *msdu__pace_obstacle(const msdu__engine *e)
@@ -68,6 +81,22 @@ void msdu__pace_times(const msdu__engine *e, const msdu__fragment *f, msdu__roun
     bool is_known = count > 0 && e->paces.times[0] > 0;
     stats->times = is_known ? e->paces.times : NULL;
     stats->time_count = is_known ? count : 0;
+}
+
+void msdu__pace_late(const msdu__engine *e, const msdu__fragment *f, msdu__round_stats *stats)
+{
+    double sum = 0;
+    double trainers = 0;
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        const msdu__control *c = &f->control.of[rank];
+        sum += c->weight > 0 ? c->alone_ns : 0;
+        trainers += c->weight > 0 ? 1 : 0;
+    }
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        const msdu__control *c = &f->control.of[rank];
+        e->paces.late[rank] = c->weight > 0 ? sum / trainers - c->alone_ns : 0;
+    }
+    stats->late = e->paces.late;
 }
 
 /* In rank order, so that all ranks name the same one. */
@@ -136,6 +165,27 @@ static void count_steps(msdu__engine *e, const msdu__fragment *f)
     pthread_mutex_unlock(&e->hand->lock);
 }
 
+/* Each rank has its own data, as far as is known. */
+static void warn_of_data(msdu__engine *e, const msdu__fragment *f)
+{
+    int32_t last = slowest(e, f);
+    msdu__round_stats stats = {.times = NULL};
+    msdu__pace_times(e, f, &stats);
+    double median = stats.times != NULL ? stats.times[(stats.time_count - 1) / 2] : 0;
+    double step = e->paces.of[last].step_ns;
+    if (e->paces.is_warned || msdu__flag_get(&e->hand->supply.is_drawn) || median == 0 ||
+        step < (1 + CHANGED) * median) {
+        return;
+    }
+    e->paces.is_warned = true;
+    msdu__log_line(
+        &e->job->log, MSDU_LOG_WARN,
+        "rank %d makes %.2f of the median rank's steps, so its data count less: let work "
+        "be drawn (msdu_next(), in Python msdu.batches), or set uneven = wait where ranks "
+        "have different data",
+        last, median / step);
+}
+
 void msdu__pace_watch(msdu__engine *e, const msdu__fragment *f)
 {
     e->paces.heard++;
@@ -147,6 +197,9 @@ void msdu__pace_watch(msdu__engine *e, const msdu__fragment *f)
         if (e->paces.heard >= FIRST_HEARD && has_changed(&e->paces.of[rank])) {
             tell(e, rank);
         }
+    }
+    if (e->paces.heard >= FIRST_HEARD) {
+        warn_of_data(e, f);
     }
 }
 
@@ -163,28 +216,44 @@ bool msdu__pace_decide(msdu__engine *e, const msdu__round_stats *stats, msdu__de
     return true;
 }
 
-static void tell_climb(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats)
+/* Which rank it is; or that it is none. */
+static void name_slow(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats,
+                      char *text, size_t bytes)
 {
     int32_t last = slowest(e, f);
+    bool is_one =
+        msdu__ladder_lasting(stats, &e->paces.ladder) > e->job->interval_args.target_overhead;
+    if (is_one) {
+        (void)snprintf(text, bytes, "rank %d: %.1f ms a step", last,
+                       f->control.of[last].step_ns * 1e-6);
+    } else {
+        (void)snprintf(text, bytes, "no rank for long");
+    }
+}
+
+static void tell_climb(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats)
+{
     const char *outcome = e->job->may_clock ? "rounds by the clock from here on"
                           : e->job->settings.uneven == MSDU__UNEVEN_AUTO
                               ? msdu__pace_obstacle(e)
                               : "settings uneven = auto and clock wait for none";
     double median = stats->time_count > 0 ? stats->times[(stats->time_count - 1) / 2] : 0;
-    msdu__log_line(
-        &e->job->log, MSDU_LOG_INFO,
-        "step %llu: %.1f %% of the time is waited for slow ranks (rank %d: %.1f ms a step, "
-        "median %.1f): %s",
-        (unsigned long long)stats->step, 100 * msdu__ladder_waits(stats, &e->paces.ladder), last,
-        f->control.of[last].step_ns * 1e-6, median * 1e-6, outcome);
+    char who[64];
+    name_slow(e, f, stats, who, sizeof(who));
+    msdu__log_line(&e->job->log, MSDU_LOG_INFO,
+                   "step %llu: %.1f %% of the time is waited for slow ranks (%s, median %.1f): %s",
+                   (unsigned long long)stats->step, 100 * msdu__ladder_waits(&e->paces.ladder), who,
+                   median * 1e-6, outcome);
 }
 
 void msdu__pace_climb(msdu__engine *e, const msdu__fragment *f, const msdu__round_stats *stats,
                       msdu__decision *next)
 {
-    bool has_shares = f->contribution.work != 0; /* msdu_next() evens step times out, exactly */
-    bool is_asked = !e->ticks.is_on && e->job->ranks > 1 && !e->paces.is_told && !has_shares;
+    bool is_asked = !e->ticks.is_on && e->job->ranks > 1 && !e->paces.is_told;
     next->is_clock = e->decision.is_clock;
+    if (f->contribution.work != 0) { /* msdu_next() evens step times out, exactly */
+        msdu__ladder_try_shares(stats, f->contribution.is_moving, &e->paces.ladder);
+    }
     if (!is_asked || stats->step < e->job->interval_args.warmup_steps ||
         !msdu__ladder_wants_clock(&e->job->interval_args, stats, &e->paces.ladder)) {
         return;

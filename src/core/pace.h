@@ -16,6 +16,8 @@ msdu_status msdu__pace_prepare(msdu__engine *e);
 const char *msdu__pace_obstacle(const msdu__engine *e);
 /* Steps of ranks with input, ascending; none until all of them have told it. */
 void msdu__pace_times(const msdu__engine *e, const msdu__fragment *f, msdu__round_stats *stats);
+/* How much less each rank waited than the mean of those that train, which is for slower ones. */
+void msdu__pace_late(const msdu__engine *e, const msdu__fragment *f, msdu__round_stats *stats);
 /* Ranks that took part in a round by the clock with anything but zeros. Before msdu__pace_watch().
  */
 int32_t msdu__pace_came(const msdu__engine *e, const msdu__fragment *f);

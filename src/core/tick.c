@@ -2,6 +2,7 @@
 /* Rounds by the clock; the communication thread's part. */
 #include "tick.h"
 
+#include "dealer.h"
 #include "domain.h"
 #include "pace.h"
 #include "round.h"
@@ -115,10 +116,12 @@ static bool is_idle(msdu__engine *e)
     return msdu__flag_get(&e->hand->reports.is_idle);
 }
 
-/* The bound of stale synchronous parallel training: so many rounds in a row, and all wait. */
+/* The bound of stale synchronous parallel training: so many rounds in a row, and all wait. But who
+ * waits for work gets it after a round. */
 static bool may_miss(const msdu__engine *e)
 {
-    return e->ticks.step_ns > 0 && e->ticks.missed < e->job->settings.clock_bound;
+    return msdu__flag_get(&e->hand->supply.is_awaited) ||
+           (e->ticks.step_ns > 0 && e->ticks.missed < e->job->settings.clock_bound);
 }
 
 /* When zeros are given; UINT64_MAX: not by the clock. */
@@ -222,6 +225,7 @@ void msdu__tick_ended(msdu__engine *e, const msdu__fragment *f)
     }
     e->ticks.step_ns = median_step(e, f);
     msdu__pace_watch(e, f);
+    msdu__dealer_deal(e, f);
     if (msdu__engine_answer(e, f)->are_all_idle) {
         e->ticks.is_running = false;
         (void)msdu__cell_add(&box_of(e)->stopped, 1);

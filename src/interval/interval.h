@@ -84,7 +84,8 @@ typedef struct msdu__round_stats {
     uint64_t wait_ns;    /* the API thread's, since the message of the round before, smallest over
                             ranks:    the slowest rank waits for the network only */
     uint64_t straggler_ns; /* mean over ranks of what they waited more: for slower ones */
-    const double *times;   /* of a step, of each rank with input, ascending; NULL: not known */
+    const double *late;  /* of each rank: how much less than the mean it waited; NULL: not known */
+    const double *times; /* of a step, of each rank with input, ascending; NULL: not known */
     int32_t time_count;
     uint64_t shared_ns;   /* of wait_ns: others of the job computed on the same cores meanwhile */
     uint64_t round_bytes; /* bytes of this round per rank */

@@ -9,19 +9,26 @@
 #include "policies.h"
 #include "waiting.h"
 
-#define SMOOTH      0.1
-#define STEP_SHARE  0.25 /* of a step: one round may tell no more, a hiccup is no slow rank */
-#define WANTED      12   /* rounds, as exact gradients are left for the network */
-#define FORGIVEN    2    /* of these, by one that wants to stay */
-#define WARM_ROUNDS 8    /* connections and caches */
-#define LINK_MARGIN 1.1
-#define SAME_ERROR  1.04 /* as in divergence.c: no difference that trials could tell */
-#define GAIN_ERROR  0.7
-#define SHORTER     0.8 /* a try to keep to the error budget */
+#define SMOOTH        0.1
+#define STEP_SHARE    0.25 /* of a step: one round may tell no more, a hiccup is no slow rank */
+#define BURST_STEPS   4    /* likewise where bursts are to count */
+#define WINDOW        128  /* rounds of an average */
+#define NOISE_STAYS   8    /* rounds for which noise stays with a rank */
+#define LARGE         0.15 /* of the time: what noise must exceed, and what needs no long look */
+#define WANTED        12   /* rounds, as exact gradients are left for the network */
+#define WANTED_NOISY  48   /* where no rank is slow for long */
+#define WANTED_LITTLE 200  /* where little is lost meanwhile, and noise may look like it */
+#define TRIED         200  /* rounds in all, for shares to reach the target */
+#define FORGIVEN      2    /* of these, by one that wants to stay */
+#define WARM_ROUNDS   8    /* connections and caches */
+#define LINK_MARGIN   1.1
+#define SAME_ERROR    1.04 /* as in divergence.c: no difference that trials could tell */
+#define GAIN_ERROR    0.7
+#define SHORTER       0.8 /* a try to keep to the error budget */
 
-static void blend(double *smooth, double value, double most)
+static void blend(double *smooth, double value, double weight, double most)
 {
-    *smooth += SMOOTH * fmin(fmax(value - *smooth, -most), most);
+    *smooth += weight * fmin(fmax(value - *smooth, -most), most);
 }
 
 static double median(const msdu__round_stats *stats)
@@ -29,38 +36,107 @@ static double median(const msdu__round_stats *stats)
     return stats->times[(stats->time_count - 1) / 2];
 }
 
+/* --- what is waited --- */
+
+void msdu__ladder_init(msdu__ladder *ladder, double *late_ns)
+{
+    *ladder = (msdu__ladder){.late_ns = late_ns};
+}
+
+/* Rounds in the averages. */
+static double rounds(const msdu__ladder *ladder)
+{
+    return fmin(ladder->heard - fmin(ladder->heard, WARM_ROUNDS), WINDOW);
+}
+
 void msdu__ladder_learn(const msdu__round_stats *stats, bool is_clocked, msdu__ladder *ladder)
 {
     /* not of the slowest: that may be the one with the hiccup */
     double step = stats->time_count > 0 ? median(stats) : (double)stats->step_ns;
-    double most = STEP_SHARE * step;
+    double straggler = (double)stats->straggler_ns;
+    double network = (double)stats->wait_ns;
 
-    if (ladder->heard < WARM_ROUNDS) {
-        ladder->heard++;
+    ladder->heard += ladder->heard < WARM_ROUNDS + WINDOW ? 1 : 0;
+    if (ladder->heard <= WARM_ROUNDS) {
         return;
     }
-    blend(&ladder->straggler_ns, (double)stats->straggler_ns, most);
+    double weight = 1 / rounds(ladder);
+    double most = STEP_SHARE * step;
+    for (int32_t i = 0; i < stats->ranks && stats->late != NULL; i++) {
+        blend(&ladder->late_ns[i], stats->late[i], weight, most);
+    }
+    blend(&ladder->latest_ns, straggler, weight, most);
+    most = BURST_STEPS * step;
+    blend(&ladder->straggler_ns, straggler, weight, most);
+    blend(&ladder->time_ns, (double)stats->step_ns * stats->interval + network, weight, most);
     if (is_clocked) { /* before, slow ranks were waited for */
-        blend(&ladder->passes_ns, (double)stats->wait_ns + (double)stats->straggler_ns, most);
+        blend(&ladder->passes_ns, network + straggler, SMOOTH, STEP_SHARE * step);
     }
 }
 
-double msdu__ladder_waits(const msdu__round_stats *stats, const msdu__ladder *ladder)
+double msdu__ladder_waits(const msdu__ladder *ladder)
 {
-    double total = (double)stats->step_ns * stats->interval + (double)stats->wait_ns;
+    return ladder->time_ns > 0 ? ladder->straggler_ns / ladder->time_ns : 0;
+}
 
-    return total > 0 ? ladder->straggler_ns / total : 0;
+/* How late the latest rank is on average, noise taken off. */
+static double lasting_ns(const msdu__round_stats *stats, const msdu__ladder *ladder)
+{
+    double left = sqrt(NOISE_STAYS / fmax(rounds(ladder), 1)); /* of noise, in an average */
+    double latest = 0;
+
+    for (int32_t i = 0; i < stats->ranks; i++) {
+        latest = fmax(latest, ladder->late_ns[i]);
+    }
+    return left < 1 ? fmax(latest - left * ladder->latest_ns, 0) / (1 - left) : 0;
+}
+
+double msdu__ladder_lasting(const msdu__round_stats *stats, const msdu__ladder *ladder)
+{
+    return ladder->time_ns > 0 ? lasting_ns(stats, ladder) / ladder->time_ns : 0;
+}
+
+/* What all wait for one rank. Its lateness itself, which hiccups shall not move, follows slowly. */
+static double one_waits(const msdu__round_stats *stats, const msdu__ladder *ladder)
+{
+    double part = ladder->latest_ns > 0 ? lasting_ns(stats, ladder) / ladder->latest_ns : 0;
+
+    return part * msdu__ladder_waits(ladder);
 }
 
 bool msdu__ladder_wants_clock(const msdu__interval_args *args, const msdu__round_stats *stats,
                               msdu__ladder *ladder)
 {
-    if (msdu__ladder_waits(stats, ladder) > args->target_overhead) {
-        ladder->wanted++;
-    } else {
-        ladder->wanted -= ladder->wanted < FORGIVEN ? ladder->wanted : FORGIVEN;
+    double large = fmax(args->target_overhead, LARGE);
+    bool is_lasting = msdu__ladder_lasting(stats, ladder) > args->target_overhead;
+    const struct {
+        bool is_so;
+        uint32_t rounds; /* for which it must be so; those of one reason are none of another */
+    } reasons[] = {
+        {is_lasting && one_waits(stats, ladder) > large, WANTED},
+        {msdu__ladder_waits(ladder) > large, WANTED_NOISY},
+        {is_lasting, WANTED_LITTLE},
+    };
+    bool wants = false;
+
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++) {
+        uint32_t *wanted = &ladder->wanted[i];
+        *wanted =
+            reasons[i].is_so ? *wanted + 1 : *wanted - (*wanted < FORGIVEN ? *wanted : FORGIVEN);
+        wants = wants || (reasons[i].is_so && *wanted >= reasons[i].rounds);
     }
-    return ladder->wanted >= WANTED;
+    return wants;
+}
+
+void msdu__ladder_try_shares(const msdu__round_stats *stats, bool is_moving, msdu__ladder *ladder)
+{
+    if (is_moving && ladder->tried < TRIED) {
+        for (int32_t i = 0; i < stats->ranks; i++) {
+            ladder->late_ns[i] = 0;
+        }
+        *ladder = (msdu__ladder){
+            .late_ns = ladder->late_ns, .heard = WARM_ROUNDS, .tried = ladder->tried + 1};
+    }
 }
 
 /* --- by the clock --- */

@@ -3,6 +3,7 @@
 #include "startup.h"
 
 #include "core/cut.h"
+#include "core/dealer.h"
 #include "core/levels.h"
 #include "core/memory.h"
 #include "core/pace.h"
@@ -345,8 +346,8 @@ static uint64_t round_bytes(const msdu__engine *e, int wire)
 msdu_status msdu__start_tables(msdu__engine *e)
 {
     msdu_status (*const steps[])(msdu__engine *) = {
-        msdu__cut_tensors, msdu__cut_list,  place_runs,
-        place_slots,       place_fragments, msdu__pace_prepare,
+        msdu__cut_tensors, msdu__cut_list,     place_runs,           place_slots,
+        place_fragments,   msdu__pace_prepare, msdu__dealer_prepare,
     };
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         msdu_status status = steps[i](e);

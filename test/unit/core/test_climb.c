@@ -171,10 +171,10 @@ static void note(bool *what)
 static void keep_line(void *user, msdu_log_level level, const char *text)
 {
     rank *r = user;
-    (void)level;
     (void)pthread_mutex_lock(&the_job.lock);
     size_t used = strlen(r->lines);
-    (void)snprintf(r->lines + used, sizeof(r->lines) - used, "%s\n", text);
+    (void)snprintf(r->lines + used, sizeof(r->lines) - used, "%s%s\n",
+                   level == MSDU_LOG_WARN ? "warn: " : "", text);
     (void)pthread_mutex_unlock(&the_job.lock);
 }
 
@@ -351,6 +351,49 @@ START_TEST(a_slow_rank_brings_the_clock_on_all_ranks_at_once)
 }
 END_TEST
 
+static int count_of(const char *text, const char *what)
+{
+    int count = 0;
+    for (const char *at = strstr(text, what); at != NULL; at = strstr(at + 1, what)) {
+        count++;
+    }
+    return count;
+}
+
+/* Each rank trains with its own data, and by the clock those of a slow one count less. */
+START_TEST(data_of_slow_ranks_count_less_and_a_line_says_so)
+{
+    run("uneven = clock", last_is_slow, 60);
+    for (int i = 0; i < RANKS; i++) {
+        const char *lines = the_job.ranks[i].lines;
+        ck_assert_msg(count_of(lines, "warn: ") == 1, "%s", lines);
+        ck_assert_ptr_nonnull(strstr(lines,
+                                     "let work be drawn (msdu_next(), in Python msdu.batches)"
+                                     ", or set uneven = wait"));
+    }
+    end();
+}
+END_TEST
+
+static uint64_t last_is_very_slow(int index, uint64_t step)
+{
+    (void)step;
+    return index == RANKS - 1 ? 50 * FAST_NS / 2 : FAST_NS / 4;
+}
+
+/* A hundred times slower, and its steps take a fifth of the deadline. */
+START_TEST(a_very_slow_rank_holds_nobody_up)
+{
+    run(_i == 0 ? "uneven = auto\ndeadline_ms = 1000" : "uneven = clock\ndeadline_ms = 1000",
+        last_is_very_slow, 50);
+    for (int i = 0; i < RANKS; i++) {
+        ck_assert_uint_gt(the_job.ranks[i].entered, 0);
+    }
+    ck_assert_uint_gt(the_job.ranks[0].steps, 10 * the_job.ranks[RANKS - 1].steps);
+    end();
+}
+END_TEST
+
 /* From local steps as well, where means are late: a trainer that shows parameters only. */
 START_TEST(the_clock_comes_in_local_steps_too)
 {
@@ -424,6 +467,8 @@ int main(void)
     Suite *suite = suite_create("climb");
     TCase *tcase = suite_case(suite, "climb", 60, NULL, NULL);
     tcase_add_test(tcase, a_slow_rank_brings_the_clock_on_all_ranks_at_once);
+    tcase_add_test(tcase, data_of_slow_ranks_count_less_and_a_line_says_so);
+    tcase_add_loop_test(tcase, a_very_slow_rank_holds_nobody_up, 0, 2);
     tcase_add_loop_test(tcase, the_clock_comes_in_local_steps_too, 0, 2);
     tcase_add_loop_test(tcase, a_slow_rank_is_no_slow_network, 0, 2);
     tcase_add_loop_test(tcase, where_there_can_be_no_clock_a_line_says_why, 0,

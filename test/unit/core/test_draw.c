@@ -254,7 +254,7 @@ static const msdu_work bad[] = {
 START_TEST(work_that_makes_no_sense_is_refused)
 {
     msdu__job job = {.rank = 2, .ranks = 3};
-    ck_assert_int_eq(msdu__draw_check(&job, false, &bad[_i]), MSDU_ERR_INVALID);
+    ck_assert_int_eq(msdu__draw_check(&job, &bad[_i]), MSDU_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(msdu_last_error(), "rank 2: total "));
 }
 END_TEST
@@ -263,11 +263,9 @@ START_TEST(settings_that_know_no_common_step_are_refused)
 {
     const msdu_work work = {.total = 9, .batch = 1};
     msdu__job job = {.ranks = 3};
-    ck_assert_int_eq(msdu__draw_check(&job, false, &work), MSDU_OK);
-    ck_assert_int_eq(msdu__draw_check(&job, true, &work), MSDU_ERR_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(msdu_last_error(), "uneven = clock"));
+    ck_assert_int_eq(msdu__draw_check(&job, &work), MSDU_OK);
     job = (msdu__job){.ranks = 3, .settings = {.commit_tensor = true}};
-    ck_assert_int_eq(msdu__draw_check(&job, false, &work), MSDU_ERR_UNSUPPORTED);
+    ck_assert_int_eq(msdu__draw_check(&job, &work), MSDU_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(msdu_last_error(), "commit = tensor"));
 }
 END_TEST

@@ -22,7 +22,9 @@ typedef struct group {
     msdu__ladder ladder;
     double network_ms;
     int round;
-    double times[RANKS];
+    double times[RANKS]; /* ascending */
+    double late[RANKS];
+    double known[RANKS];
     int climbed; /* first round after which the clock was wanted; 0: none */
     int left;    /* first that decided for anything but float32 at h = 1 */
 } group;
@@ -30,6 +32,16 @@ typedef struct group {
 static double jitter(double most)
 {
     return 1 + most * noise();
+}
+
+/* Near enough to a normal distribution, of this standard deviation. */
+static double normal(double deviation)
+{
+    double sum = 0;
+    for (int i = 0; i < 12; i++) {
+        sum += noise() / 2;
+    }
+    return fmax(1 + deviation * sum, 0.1);
 }
 
 /* How long a rank computes in a round. */
@@ -40,9 +52,41 @@ static double even(int rank, int round)
     return STEP_MS * jitter(0.01);
 }
 
+static double even_noise_5(int rank, int round)
+{
+    (void)rank;
+    (void)round;
+    return STEP_MS * normal(0.05);
+}
+
+static double even_noise_10(int rank, int round)
+{
+    (void)rank;
+    (void)round;
+    return STEP_MS * normal(0.10);
+}
+
+/* Others on the machine: a rank is slower or faster for ten rounds. */
+static double even_in_phases(int rank, int round)
+{
+    static double phase[RANKS];
+    phase[rank] = round % 10 == 0 ? normal(0.10) : phase[rank];
+    return STEP_MS * phase[rank] * normal(0.03);
+}
+
 static double one_slow(int rank, int round)
 {
     return even(rank, round) * (rank == 3 ? 4 : 1);
+}
+
+static double one_very_slow(int rank, int round)
+{
+    return even(rank, round) * (rank == 3 ? 100 : 1);
+}
+
+static double one_slow_and_noise(int rank, int round)
+{
+    return even_noise_10(rank, round) * (rank == 3 ? 4 : 1);
 }
 
 /* Another rank in each step. */
@@ -56,15 +100,38 @@ static double bursts(int rank, int round)
     return even(rank, round) * (rank == 1 && round % 100 >= 60 ? 5 : 1);
 }
 
+/* Of five rounds, in one of all ranks' turns. */
+static double bursts_in_turn(int rank, int round)
+{
+    return even_noise_5(rank, round) * (round % 25 >= 20 && rank == round / 25 % RANKS ? 5 : 1);
+}
+
+static double bursts_of_a_round(int rank, int round)
+{
+    return even_noise_5(rank, round) * (round % 5 == 0 && rank == round / 5 % RANKS ? 5 : 1);
+}
+
 static double a_hiccup(int rank, int round)
 {
     return even(rank, round) + (rank == 2 && round % 100 == 99 ? 2000 : 0);
 }
 
-/* A fifth slower: more than the target. */
+/* A pause of the machine under one rank, and it is gone. */
+static double a_short_phase(int rank, int round)
+{
+    return even_noise_5(rank, round) *
+           (rank == 2 && round % 400 >= 200 && round % 400 < 205 ? 5 : 1);
+}
+
+/* Of four ranks, 17 % of the time is lost. */
 static double a_little(int rank, int round)
 {
-    return even(rank, round) * (rank == 0 ? 1.2 : 1);
+    return even(rank, round) * (rank == 0 ? 1.3 : 1);
+}
+
+static double a_little_and_noise(int rank, int round)
+{
+    return even_noise_5(rank, round) * (rank == 0 ? 1.15 : 1);
 }
 
 /* What the messages of all ranks say of a round in which each waits for the last one. */
@@ -73,15 +140,16 @@ static msdu__round_stats round_of(group *g, double (*time_ms)(int rank, int roun
     msdu__round_stats stats = default_stats(g->network_ms);
     double last = 0;
     double sum = 0;
+    double ms[RANKS];
     for (int rank = 0; rank < RANKS; rank++) {
-        double ms = time_ms(rank, g->round);
-        last = fmax(last, ms);
-        sum += ms;
+        ms[rank] = time_ms(rank, g->round);
+        last = fmax(last, ms[rank]);
+        sum += ms[rank];
         int at = rank;
-        for (; at > 0 && g->times[at - 1] > 1e6 * ms; at--) {
+        for (; at > 0 && g->times[at - 1] > 1e6 * ms[rank]; at--) {
             g->times[at] = g->times[at - 1];
         }
-        g->times[at] = 1e6 * ms;
+        g->times[at] = 1e6 * ms[rank];
     }
     stats.times = g->times;
     stats.time_count = RANKS;
@@ -89,12 +157,17 @@ static msdu__round_stats round_of(group *g, double (*time_ms)(int rank, int roun
     stats.step_ns = (uint64_t)(1e6 * last);
     stats.wait_ns = (uint64_t)(1e6 * g->network_ms); /* of who came last */
     stats.straggler_ns = (uint64_t)(1e6 * (last - sum / RANKS));
+    for (int rank = 0; rank < RANKS; rank++) {
+        g->late[rank] = 1e6 * (ms[rank] - sum / RANKS);
+    }
+    stats.late = g->late;
     return stats;
 }
 
-static group group_new(double network_ms)
+static void group_init(group *g, double network_ms)
 {
-    return (group){.args = default_args(), .network_ms = network_ms};
+    *g = (group){.args = default_args(), .network_ms = network_ms};
+    msdu__ladder_init(&g->ladder, g->known);
 }
 
 static void group_run(group *g, int rounds, double (*time_ms)(int rank, int round))
@@ -116,14 +189,28 @@ static const struct {
     double (*time_ms)(int rank, int round);
     int most; /* 0: never */
 } speeds[] = {
-    {"even ranks", even, 0}, {"one slow rank", one_slow, 40}, {"another in each step", in_turn, 40},
-    {"bursts", bursts, 90},  {"a hiccup", a_hiccup, 0},       {"a fifth slower", a_little, 60},
+    {"even ranks", even, 0},
+    {"even ranks, noise of 5 %", even_noise_5, 0},
+    {"even ranks, noise of 10 %", even_noise_10, 0},
+    {"even ranks, phases of 10 %", even_in_phases, 0},
+    {"one slow rank", one_slow, 40},
+    {"one very slow rank", one_very_slow, 40},
+    {"one slow rank and noise", one_slow_and_noise, 40},
+    {"another in each step", in_turn, 70},
+    {"bursts", bursts, 120},
+    {"bursts in turn", bursts_in_turn, 120},
+    {"bursts of a round", bursts_of_a_round, 120},
+    {"a hiccup", a_hiccup, 0},
+    {"a short phase", a_short_phase, 0},
+    {"a quarter slower", a_little, 40},
+    {"a little slower, and noise", a_little_and_noise, 250},
 };
 
 START_TEST(slow_ranks_are_told_from_a_slow_network)
 {
-    group g = group_new(0.1);
-    group_run(&g, 400, speeds[_i].time_ms);
+    group g;
+    group_init(&g, 0.1);
+    group_run(&g, speeds[_i].most > 0 ? 400 : 4000, speeds[_i].time_ms);
     ck_assert_msg(g.left == 0, "%s: left exact rounds in %d", speeds[_i].what, g.left);
     ck_assert_msg((g.climbed > 0) == (speeds[_i].most > 0) && g.climbed <= speeds[_i].most,
                   "%s: clock in %d", speeds[_i].what, g.climbed);
@@ -132,11 +219,38 @@ END_TEST
 
 START_TEST(a_slow_network_is_no_slow_rank)
 {
-    group g = group_new(60);
+    group g;
+    group_init(&g, 60);
     group_run(&g, 400, even);
     ck_assert_int_eq(g.climbed, 0);
     ck_assert_int_gt(g.left, 0);
     ck_assert_int_le(g.left, 20);
+}
+END_TEST
+
+/* One rank is four times slower, and shares even that out in `moving` rounds. */
+static int climbed_with_shares(int moving)
+{
+    group g;
+    group_init(&g, 0.1);
+    for (g.round = 0; g.round < 600; g.round++) {
+        bool is_moving = g.round >= 16 && g.round < 16 + moving;
+        msdu__round_stats stats = round_of(&g, g.round < 16 + moving ? one_slow : even_noise_5);
+        msdu__ladder_learn(&stats, false, &g.ladder);
+        msdu__ladder_try_shares(&stats, is_moving, &g.ladder);
+        if (msdu__ladder_wants_clock(&g.args, &stats, &g.ladder)) {
+            return g.round;
+        }
+    }
+    return 0;
+}
+
+START_TEST(shares_come_before_the_clock)
+{
+    ck_assert_int_eq(climbed_with_shares(100), 0);
+    int climbed = climbed_with_shares(600); /* never evened out: the clock after all */
+    ck_assert_int_gt(climbed, 200);
+    ck_assert_int_le(climbed, 250);
 }
 END_TEST
 
@@ -216,7 +330,8 @@ END_TEST
 /* What was waited for slow ranks before is no pass over parameters. */
 START_TEST(rounds_by_steps_tell_nothing_of_passes)
 {
-    msdu__ladder ladder = {.heard = 1000};
+    double late[RANKS] = {0};
+    msdu__ladder ladder = {.late_ns = late, .heard = 1000};
     msdu__round_stats stats = default_stats(1);
     stats.straggler_ns = 100000000;
     msdu__ladder_learn(&stats, false, &ladder);
@@ -288,6 +403,7 @@ int main(void)
     TCase *tcase = suite_case(suite, "ladder", 0, NULL, NULL);
     suite_table(tcase, slow_ranks_are_told_from_a_slow_network, speeds);
     tcase_add_test(tcase, a_slow_network_is_no_slow_rank);
+    tcase_add_test(tcase, shares_come_before_the_clock);
     tcase_add_test(tcase, rounds_are_at_their_floor);
     tcase_add_test(tcase, passes_do_not_lead_beyond_the_error_budget);
     tcase_add_test(tcase, rounds_by_steps_tell_nothing_of_passes);

@@ -20,6 +20,7 @@ from typing import Any, Callable
 
 import places
 import torch  # before the fork
+import torch._dynamo  # which the first optimizer of a process imports, in seconds
 import torch.distributed as dist
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"

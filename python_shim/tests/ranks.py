@@ -22,7 +22,10 @@ import torch.distributed as dist
 # Processes are forked from one that has imported torch and done nothing else: quick, and no thread
 # is lost on the way.
 _spawner = multiprocessing.get_context("forkserver")
-_spawner.set_forkserver_preload(["torch", "torch.distributed", "msdu._attach", "ranks", "nets"])
+_spawner.set_forkserver_preload(
+    # torch._dynamo is what the first optimizer of a process imports, in seconds
+    ["torch", "torch.distributed", "torch._dynamo", "msdu._attach", "ranks", "nets"]
+)
 
 
 class RankFailed(AssertionError):

@@ -108,6 +108,7 @@ def train_ours(args, train, test, seconds):
         if time.monotonic() - course.began > seconds:
             break
     counters = run.summary()
+    run.join()  # each rank stops by its own watch; while rounds are exact others may take a step more
     run.finish()
     run.close()
     course.look(what, is_last=True)

@@ -437,18 +437,17 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_weight(msdu_ctx *ctx, double weigh
  * or one sample is all the difference. They are no part of msdu_state_get(): a resumed run learns
  * them anew. A sample is as likely on a fast rank as on a slow one, if `order` is shuffled.
  *
- * By the clock (setting uneven) ranks are in different steps. Each rank then takes the next `batch`
- * samples whenever it comes, so a fast one takes more of them, and weights are even. What had been
- * divided up to `ahead` steps on is drawn first. Every sample of an epoch still has one rank. The
- * epoch ends on a rank when all its samples are given away, whatever step that is. `position` tells
- * nothing but 0, a begin, and total, the end; an epoch is drawn to its end, of the same work, else
- * the call is ERR_STATE. Meanwhile the call may wait for a round.
+ * By the clock (setting uneven) ranks are in different steps. A rank then gets a whole batch at
+ * each call, so fast ranks get more, and all ranks weigh the same. Every sample still has one rank.
+ * An epoch ends on a rank when all samples are given away, in whatever step. `position` only says
+ * begin (0) or end (total). An epoch is drawn to its end, else ERR_STATE. The call may wait for a
+ * round.
  *
  * work  total, batch and ahead are the same on all ranks; position and step are moved on
  * Returns MSDU_OK, ERR_INVALID (a value of work), ERR_STATE (not started; the step has begun; more
  * than `ahead` steps ahead; by the clock: see above), ERR_UNSUPPORTED (commit = tensor), or the
- * context's failure. ERR_MISMATCH comes from the step, where ranks drew from different work. Never
- * blocks, but by the clock.
+ * context's failure. ERR_MISMATCH comes from the step, where ranks drew from different work. Only
+ * by the clock it may block.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work);
 

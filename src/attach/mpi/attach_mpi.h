@@ -57,6 +57,7 @@ typedef struct msdu__stream {
     bool is_overwritten; /* what may be parameters was made equal between local steps */
     bool has_strayed;
     bool has_failed;
+    bool is_failure_told;
     char why[256]; /* has_failed */
     msdu__recognizer recognizer;
     msdu__gain gain;
@@ -92,6 +93,8 @@ void msdu__stream_break(msdu__stream *stream, const msdu__call *seen);
 void msdu__stream_stray(msdu__stream *stream, const msdu__call *seen);
 /* The sum of a gradient that joins the ranks is there. */
 void msdu__stream_join(msdu__stream *stream, msdu__apart *apart, void *sum);
+/* A line on standard error that gets out before the job is ended by its launcher. */
+void msdu__stream_tell_failure(msdu__stream *stream, const char *why);
 /* Finish, and tell what happened; once. */
 void msdu__stream_end(msdu__stream *stream);
 

@@ -208,8 +208,7 @@ msdu__call_choice msdu__stream_choose(msdu__stream *stream, const msdu__reductio
 /* The default handler ends the job. */
 int msdu__stream_fail(msdu__stream *stream, msdu_status status)
 {
-    (void)fprintf(stderr, "msdu: rank %d: %s\n", stream->rank,
-                  status == MSDU_OK ? stream->why : msdu_last_error());
+    msdu__stream_tell_failure(stream, status == MSDU_OK ? stream->why : msdu_last_error());
     (void)PMPI_Comm_call_errhandler(stream->comm, MPI_ERR_OTHER);
     return MPI_ERR_OTHER;
 }

@@ -192,7 +192,8 @@ START_TEST(groups_are_worlds_of_their_own)
     const msdu_backend *backend = NULL;
     const char *name = getenv("MSDU_TEST_BACKEND");
     if (msdu__backend_find(name == NULL ? "local" : name, &backend) != MSDU_OK ||
-        !MSDU_BACKEND_HAS(backend, split) || (one->victim >= 0 && world_is_local())) {
+        !MSDU_BACKEND_HAS(backend, split) ||
+        (one->victim >= 0 && (world_is_local() || world_is_mpi()))) {
         (void)printf("skipped: %s\n", one->what);
         return;
     }

@@ -5,6 +5,7 @@
  *   ours     the backend initializes MPI and ends it when the process exits
  *   single   MPI_Init() by the trainer: one clear error
  *   late     the last rank never joins: the others see the deadline
+ *   hosts    ranks of even and of odd numbers are two hosts: local steps, groups of MPI
  *   early    the last rank finishes and ends MPI while the others train on: they are told its name
  */
 #include <msdu/msdu.h>
@@ -147,6 +148,68 @@ static msdu_status take_step(msdu_ctx *ctx, float *gradient)
     return status == MSDU_OK ? msdu_step(ctx) : status;
 }
 
+static msdu_ctx *host_context(int rank, float *parameter, float *gradient)
+{
+    msdu_config config = MSDU_CONFIG_INIT;
+    msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+    msdu_ctx *ctx = NULL;
+    config.backend = "mpi";
+    config.hosts = rank % 2 == 0 ? "even" : "odd";
+    config.interval = "fixed";
+    config.interval_steps = 2;
+    config.warmup_steps = 1;
+    config.overlap = "blocking";
+    config.correct = "average";
+    config.wire = "float32";
+    REQUIRE(msdu_create(&config, &ctx) == MSDU_OK);
+    desc.name = "w";
+    desc.parameter = parameter;
+    desc.gradient = gradient;
+    desc.count = COUNT;
+    REQUIRE(msdu_tensor_add(ctx, &desc, NULL) == MSDU_OK);
+    REQUIRE(msdu_start(ctx) == MSDU_OK);
+    return ctx;
+}
+
+/* Values of few bits, so means and sums are exact in any order. */
+static void hosts(void)
+{
+    static float parameter[COUNT];
+    static float gradient[COUNT];
+    const int steps = 20;
+    int rank = 0;
+    int ranks = init(&rank);
+    msdu_summary summary = MSDU_SUMMARY_INIT;
+    msdu_ctx *ctx = host_context(rank, parameter, gradient);
+    for (int step = 0; step < steps; step++) {
+        REQUIRE(msdu_tensor_wait(ctx, 0, MSDU_PARAMETER) == MSDU_OK);
+        for (int i = 0; i < COUNT; i++) {
+            gradient[i] = (float)(rank * rank + step + i % 7);
+        }
+        REQUIRE(msdu_tensor_ready(ctx, 0, MSDU_GRADIENT) == MSDU_OK);
+        REQUIRE(msdu_tensor_wait(ctx, 0, MSDU_GRADIENT) == MSDU_OK);
+        for (int i = 0; i < COUNT; i++) {
+            parameter[i] -= gradient[i];
+        }
+        REQUIRE(msdu_tensor_ready(ctx, 0, MSDU_PARAMETER) == MSDU_OK);
+        REQUIRE(msdu_step(ctx) == MSDU_OK);
+    }
+    REQUIRE(msdu_summary_get(ctx, &summary) == MSDU_OK);
+    REQUIRE(msdu_finish(ctx) == MSDU_OK);
+    REQUIRE(summary.hosts == 2 && (int)summary.carriers == ranks / 2 &&
+            summary.interval_steps == 2);
+    float squares = 0;
+    for (int i = 0; i < ranks; i++) {
+        squares += (float)(i * i);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        float mean = squares / (float)ranks + (float)(i % 7);
+        REQUIRE(parameter[i] == -(float)steps * mean - (float)(steps * (steps - 1)) / 2);
+    }
+    msdu_destroy(ctx);
+    REQUIRE(MPI_Finalize() == MPI_SUCCESS);
+}
+
 /* The deadline is far beyond what a test may take: nobody may have to wait for it. */
 static void early(void)
 {
@@ -182,14 +245,14 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {
-        {"given", given}, {"ours", ours}, {"single", single}, {"late", late}, {"early", early}};
+    } modes[] = {{"given", given}, {"ours", ours},   {"single", single},
+                 {"late", late},   {"hosts", hosts}, {"early", early}};
     for (size_t i = 0; argc == 2 && i < sizeof(modes) / sizeof(modes[0]); i++) {
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();
             return 0;
         }
     }
-    (void)fprintf(stderr, "usage: mpi_rank given|ours|single|late|early\n");
+    (void)fprintf(stderr, "usage: mpi_rank given|ours|single|late|hosts|early\n");
     return 2;
 }

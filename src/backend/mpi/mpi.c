@@ -32,8 +32,11 @@ static void comm_free(struct msdu_comm *comm)
     for (uint32_t i = 0; comm->reqs != NULL && i < comm->host->requests; i++) {
         mpi__move_free(&comm->reqs[i]);
     }
-    for (uint32_t i = 0; comm->lanes != NULL && i < comm->host->lanes; i++) {
+    for (uint32_t i = 0; comm->lanes != NULL && i < MSDU_GROUPS * comm->host->lanes; i++) {
         free(comm->lanes[i].heard);
+    }
+    for (uint32_t i = 0; i < MSDU_GROUPS; i++) {
+        free(comm->groups[i].members);
     }
     for (size_t i = 0; i < MPI__NOTICES; i++) {
         free(comm->sendings[i].requests);
@@ -65,18 +68,42 @@ static bool parts_new(struct msdu_comm *comm)
 {
     size_t ranks = (size_t)comm->host->ranks;
     bool is_good = true;
-    comm->lanes = calloc(comm->host->lanes, sizeof(*comm->lanes));
+    comm->lanes = calloc((size_t)MSDU_GROUPS * comm->host->lanes, sizeof(*comm->lanes));
     comm->marks = calloc(ranks, sizeof(*comm->marks));
-    for (uint32_t i = 0; comm->lanes != NULL && i < comm->host->lanes; i++) {
-        comm->lanes[i].heard = calloc(ranks, sizeof(mpi__heard));
-        comm->lanes[i].end = UINT64_MAX;
-        is_good = is_good && comm->lanes[i].heard != NULL;
+    for (uint32_t i = 0; comm->lanes != NULL && i < MSDU_GROUPS * comm->host->lanes; i++) {
+        mpi__lane *lane = &comm->lanes[i];
+        lane->comm = MPI_COMM_NULL;
+        lane->group = &comm->groups[i / comm->host->lanes];
+        lane->number = i % comm->host->lanes;
+        lane->heard = calloc(ranks, sizeof(mpi__heard));
+        lane->end = UINT64_MAX;
+        is_good = is_good && lane->heard != NULL;
+    }
+    for (uint32_t i = 0; i < MSDU_GROUPS; i++) {
+        comm->groups[i].rank = -1;
+        comm->groups[i].members = calloc(ranks, sizeof(int32_t));
+        is_good = is_good && comm->groups[i].members != NULL;
     }
     for (size_t i = 0; i < MPI__NOTICES; i++) {
         comm->sendings[i].requests = calloc(ranks, sizeof(MPI_Request));
         is_good = is_good && comm->sendings[i].requests != NULL;
     }
     return is_good && comm->lanes != NULL && comm->marks != NULL && reqs_new(comm);
+}
+
+/* colors NULL: all ranks. */
+static void fill_group(struct msdu_comm *comm, uint32_t number, const int32_t *colors,
+                       uint32_t lanes)
+{
+    mpi__group *group = &comm->groups[number];
+    const int32_t own = comm->host->rank;
+    group->lanes = lanes;
+    for (int32_t rank = 0; rank < comm->host->ranks; rank++) {
+        if (colors == NULL || (colors[own] >= 0 && colors[rank] == colors[own])) {
+            group->rank = rank == own ? group->ranks : group->rank;
+            group->members[group->ranks++] = rank;
+        }
+    }
 }
 
 static struct msdu_comm *comm_new(const msdu_host *host)
@@ -92,6 +119,7 @@ static struct msdu_comm *comm_new(const msdu_host *host)
         comm_free(comm);
         return NULL;
     }
+    fill_group(comm, MSDU_GROUP_WORLD, NULL, host->lanes);
     return comm;
 }
 
@@ -153,20 +181,30 @@ static void start_alone(struct msdu_req *req)
     req->is_local = true;
 }
 
+static mpi__lane *lane_of(const struct msdu_comm *comm, const msdu_op *op)
+{
+    return &comm->lanes[op->group * comm->host->lanes + op->lane];
+}
+
 static msdu_status check_start(struct msdu_comm *comm, const msdu_op *op)
 {
     char text[MPI__TEXT_BYTES];
     if (!msdu__op_is_valid(op, text, sizeof(text))) {
         return comm->host->fail(MSDU_ERR_INVALID, text);
     }
-    if (op->lane >= comm->host->lanes) {
+    const mpi__group *group = &comm->groups[op->group < MSDU_GROUPS ? op->group : 0];
+    if (op->group >= MSDU_GROUPS || group->ranks == 0) {
+        return comm->host->fail(MSDU_ERR_INVALID, "mpi: this rank is in no such group");
+    }
+    if (op->lane >= group->lanes) {
         (void)snprintf(text, sizeof(text), "mpi: there is no lane %" PRIu32, op->lane);
         return comm->host->fail(MSDU_ERR_INVALID, text);
     }
     if (comm->host->ranks > 1 && mpi__watch_poll(comm) != MSDU_OK) {
         return comm->host->fail(comm->status, comm->text);
     }
-    if (comm->host->ranks > 1 && mpi__watch_reachable(comm, op->lane, op->sequence) != MSDU_OK) {
+    if (group->ranks > 1 &&
+        mpi__watch_reachable(comm, lane_of(comm, op), op->sequence) != MSDU_OK) {
         return comm->host->fail(comm->status, comm->text);
     }
     if (comm->free == NULL) {
@@ -186,7 +224,8 @@ static msdu_status mpi_start(msdu_comm *comm, const msdu_op *op, msdu_req **req_
     req->start_ns = msdu__clock_now();
     req->told_ns = 0;
     req->is_local = false;
-    if (comm->host->ranks == 1) {
+    req->lane = lane_of(comm, op);
+    if (req->lane->group->ranks == 1) {
         start_alone(req);
     } else {
         mpi__watch_note(comm, req);
@@ -251,6 +290,26 @@ static void mpi_abort(msdu_comm *comm, msdu_status status, const char *why)
                           comm->host->rank, cause);
 }
 
+static msdu_status mpi_split(msdu_comm *comm, uint32_t group, const int32_t *colors, uint32_t lanes)
+{
+    const msdu_host *host = comm->host;
+    uint64_t print = (uint64_t)group << 32 | lanes;
+    if (group == MSDU_GROUP_WORLD || group >= MSDU_GROUPS || lanes > host->lanes ||
+        comm->groups[group].lanes > 0) {
+        return host->fail(MSDU_ERR_INVALID, "mpi: no such group, or it is there already");
+    }
+    for (int32_t rank = 0; rank < host->ranks; rank++) {
+        print = (print ^ (uint32_t)colors[rank]) * UINT64_C(0x100000001b3);
+    }
+    fill_group(comm, group, colors, lanes);
+    msdu_status status =
+        host->ranks > 1 ? mpi__join_group(comm, group, colors[host->rank], print) : MSDU_OK;
+    if (status != MSDU_OK) {
+        (void)mpi__watch_fail(comm, status, "rank %" PRId32 " could not form a group", host->rank);
+    }
+    return status;
+}
+
 static void mpi_close(msdu_comm *comm)
 {
     if (comm == NULL) {
@@ -282,4 +341,5 @@ const msdu_backend msdu_backend_v2 = {
     .test = mpi_test,
     .wait = mpi_wait,
     .abort = mpi_abort,
+    .split = mpi_split,
 };

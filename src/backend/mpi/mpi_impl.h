@@ -29,7 +29,7 @@
 #define MPI__PIECES 64 /* of one allreduce or broadcast */
 
 #define MPI__NOTICES 16 /* messages under way to all others */
-#define MPI__LANES   64 /* that fit into a notice */
+#define MPI__LANES   64 /* channels that fit into a notice */
 #define MPI__PRINTS  64 /* latest operations of a channel whose fingerprints are known */
 
 typedef enum mpi__notice_kind {
@@ -45,8 +45,8 @@ typedef struct mpi__notice {
     int32_t kind;
     int32_t rank;
     int32_t status;
-    uint32_t lane;
-    uint32_t print; /* fingerprint of the operation */
+    uint32_t channel; /* in msdu_comm.lanes */
+    uint32_t print;   /* fingerprint of the operation */
     uint32_t reserved;
     uint64_t sequence;
     union {
@@ -76,12 +76,23 @@ typedef struct mpi__ahead {
     bool is_any;
 } mpi__ahead;
 
+/* Who takes part; msdu_group. */
+typedef struct mpi__group {
+    int32_t rank;     /* of this process in it; -1: in none, or not formed */
+    int32_t ranks;    /* 0: not formed */
+    int32_t *members; /* their ranks in the world */
+    uint32_t lanes;
+} mpi__group;
+
+/* A channel: a lane of a group. */
 typedef struct mpi__lane {
     MPI_Comm comm;
+    const mpi__group *group;
+    uint32_t number;               /* among the group's lanes */
     uint64_t started;              /* operations */
     uint32_t prints[MPI__PRINTS];  /* by sequence */
     mpi__ahead ahead[MPI__PRINTS]; /* by sequence */
-    mpi__heard *heard;             /* ranks */
+    mpi__heard *heard;             /* ranks of the world */
     uint64_t end; /* operations from this one on never end: a rank has left before; or UINT64_MAX */
     int32_t end_rank;
 } mpi__lane;
@@ -104,13 +115,15 @@ struct msdu_req {
     MPI_Datatype *types; /* 2 ranks */
     bool is_used;
     bool is_local; /* a group of one: ended when it started */
+    mpi__lane *lane;
     struct msdu_req *next_free;
 };
 
 struct msdu_comm {
     const msdu_host *host;
     MPI_Comm control;
-    mpi__lane *lanes;
+    mpi__group groups[MSDU_GROUPS];
+    mpi__lane *lanes; /* MSDU_GROUPS times host->lanes */
     struct msdu_req *reqs;
     struct msdu_req *free;
     uint32_t in_flight;
@@ -126,6 +139,8 @@ struct msdu_comm {
 /* mpi_life.c: MPI itself, and the group's communicators. */
 msdu_status mpi__life_begin(const msdu_host *host);
 msdu_status mpi__join(struct msdu_comm *comm);
+/* Communicators of a group whose members are known; color: this rank's, negative: it is in none. */
+msdu_status mpi__join_group(struct msdu_comm *comm, uint32_t group, int32_t color, uint64_t print);
 /* All ranks leave together, or within the given time; false: communicators must be kept. */
 bool mpi__leave(struct msdu_comm *comm);
 /* MPI_Test() of a collective whose error is returned, not handled. */
@@ -145,7 +160,7 @@ msdu_status mpi__watch_poll(struct msdu_comm *comm);
 /* This rank leaves while others, as it seems, do not: they must not wait for it. */
 void mpi__watch_leave(struct msdu_comm *comm);
 /* Fails if a rank has left before this operation of a channel; else MSDU_OK. */
-msdu_status mpi__watch_reachable(struct msdu_comm *comm, uint32_t lane, uint64_t sequence);
+msdu_status mpi__watch_reachable(struct msdu_comm *comm, const mpi__lane *lane, uint64_t sequence);
 /* The first cause stays; told to all others. */
 msdu_status mpi__watch_fail(struct msdu_comm *comm, msdu_status status, const char *format, ...)
     MSDU_MPI_PRINTF(3, 4);

@@ -223,6 +223,17 @@ static msdu_status duplicate(struct msdu_comm *comm, MPI_Comm from, MPI_Comm *to
     return status;
 }
 
+static msdu_status join_lanes(struct msdu_comm *comm, uint32_t group, MPI_Comm from,
+                              uint64_t since_ns)
+{
+    mpi__lane *lanes = comm->lanes + group * comm->host->lanes;
+    msdu_status status = MSDU_OK;
+    for (uint32_t i = 0; status == MSDU_OK && i < comm->groups[group].lanes; i++) {
+        status = duplicate(comm, from, &lanes[i].comm, since_ns);
+    }
+    return status;
+}
+
 msdu_status mpi__join(struct msdu_comm *comm)
 {
     uint64_t since_ns = msdu__clock_now();
@@ -231,8 +242,40 @@ msdu_status mpi__join(struct msdu_comm *comm)
     if (status == MSDU_OK) {
         status = duplicate(comm, base, &comm->control, since_ns);
     }
-    for (uint32_t lane = 0; status == MSDU_OK && lane < comm->host->lanes; lane++) {
-        status = duplicate(comm, comm->control, &comm->lanes[lane].comm, since_ns);
+    return status == MSDU_OK ? join_lanes(comm, MSDU_GROUP_WORLD, comm->control, since_ns) : status;
+}
+
+/* All ranks have come, and mean the same: there is no split that does not block. */
+static msdu_status meet(struct msdu_comm *comm, uint64_t print, uint64_t since_ns)
+{
+    const uint64_t own[2] = {print, ~print};
+    uint64_t largest[2] = {0};
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = PMPI_Iallreduce(own, largest, 2, MPI_UINT64_T, MPI_MAX, comm->control, &request);
+    msdu_status status = code == MPI_SUCCESS ? finish_join(comm, &request, since_ns)
+                                             : mpi__error(comm->host, "MPI_Iallreduce", code);
+    if (status == MSDU_OK && largest[0] != ~largest[1]) {
+        status = comm->host->fail(MSDU_ERR_MISMATCH, "mpi: ranks disagree about who is in a group");
+    }
+    return status;
+}
+
+msdu_status mpi__join_group(struct msdu_comm *comm, uint32_t group, int32_t color, uint64_t print)
+{
+    uint64_t since_ns = msdu__clock_now();
+    MPI_Comm base = MPI_COMM_NULL;
+    msdu_status status = meet(comm, print, since_ns);
+    if (status != MSDU_OK) {
+        return status;
+    }
+    int code =
+        PMPI_Comm_split(comm->control, color < 0 ? MPI_UNDEFINED : color, comm->host->rank, &base);
+    if (code != MPI_SUCCESS) {
+        return mpi__error(comm->host, "MPI_Comm_split", code);
+    }
+    if (base != MPI_COMM_NULL) {
+        status = join_lanes(comm, group, base, since_ns);
+        (void)PMPI_Comm_free(&base);
     }
     return status;
 }
@@ -271,8 +314,10 @@ bool mpi__leave(struct msdu_comm *comm)
         return false;
     }
     mpi__watch_end(comm);
-    for (uint32_t lane = 0; lane < comm->host->lanes; lane++) {
-        (void)PMPI_Comm_free(&comm->lanes[lane].comm);
+    for (uint32_t i = 0; i < MSDU_GROUPS * comm->host->lanes; i++) {
+        if (comm->lanes[i].comm != MPI_COMM_NULL) {
+            (void)PMPI_Comm_free(&comm->lanes[i].comm);
+        }
     }
     (void)PMPI_Comm_free(&comm->control);
     return true;

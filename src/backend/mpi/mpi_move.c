@@ -22,10 +22,10 @@ static bool make_room(unsigned char **memory, size_t *room, uint64_t bytes)
 }
 
 /* Allreduce or broadcast, in as many calls as MPI's int asks for. */
-static int start_pieces(struct msdu_comm *comm, struct msdu_req *req)
+static int start_pieces(struct msdu_req *req)
 {
     const msdu_op *op = &req->op;
-    MPI_Comm lane = comm->lanes[op->lane].comm;
+    MPI_Comm lane = req->lane->comm;
     MPI_Datatype type = op->dtype == MSDU_FLOAT64 ? MPI_DOUBLE : MPI_FLOAT;
     size_t width = msdu__op_width(op);
     uint64_t at = 0;
@@ -44,11 +44,11 @@ static int start_pieces(struct msdu_comm *comm, struct msdu_req *req)
 }
 
 /* Counts and places of a ragged exchange that fits MPI's int. */
-static int start_ragged(struct msdu_comm *comm, struct msdu_req *req)
+static int start_ragged(struct msdu_req *req)
 {
     const msdu_op *op = &req->op;
-    int32_t ranks = comm->host->ranks;
-    int own = (int)op->shares[comm->host->rank];
+    int32_t ranks = req->lane->group->ranks;
+    int own = (int)op->shares[req->lane->group->rank];
     int *counts = req->counts;
     int *places = counts + ranks;
     int *own_counts = places + ranks;
@@ -64,10 +64,10 @@ static int start_ragged(struct msdu_comm *comm, struct msdu_req *req)
     req->pieces = 1;
     if (op->kind == MSDU_OP_ALLTOALL) {
         return PMPI_Ialltoallv(req->send, counts, places, MPI_BYTE, req->recv, own_counts,
-                               own_places, MPI_BYTE, comm->lanes[op->lane].comm, req->requests);
+                               own_places, MPI_BYTE, req->lane->comm, req->requests);
     }
     return PMPI_Iallgatherv(req->send, own, MPI_BYTE, req->recv, counts, places, MPI_BYTE,
-                            comm->lanes[op->lane].comm, req->requests);
+                            req->lane->comm, req->requests);
 }
 
 /* A type for `bytes` bytes that begin `place` bytes behind the buffer's start. */
@@ -88,14 +88,13 @@ static int make_type(uint64_t place, uint64_t bytes, MPI_Datatype *type_out)
 }
 
 /* Which bytes go to and come from a rank, for exchanges beyond MPI's int. */
-static int huge_types(const struct msdu_comm *comm, struct msdu_req *req, int32_t rank,
-                      uint64_t place)
+static int huge_types(struct msdu_req *req, int32_t rank, uint64_t place)
 {
     const msdu_op *op = &req->op;
-    uint64_t own = op->shares[comm->host->rank];
+    uint64_t own = op->shares[req->lane->group->rank];
     bool is_gather = op->kind == MSDU_OP_ALLGATHER;
     MPI_Datatype *sends = req->types;
-    MPI_Datatype *recvs = req->types + comm->host->ranks;
+    MPI_Datatype *recvs = req->types + req->lane->group->ranks;
     int code = make_type(is_gather ? 0 : place, is_gather ? own : op->shares[rank], &sends[rank]);
     if (code != MPI_SUCCESS) {
         return code;
@@ -104,9 +103,9 @@ static int huge_types(const struct msdu_comm *comm, struct msdu_req *req, int32_
                      &recvs[rank]);
 }
 
-static int start_huge(struct msdu_comm *comm, struct msdu_req *req)
+static int start_huge(struct msdu_req *req)
 {
-    int32_t ranks = comm->host->ranks;
+    int32_t ranks = req->lane->group->ranks;
     int *ones = req->counts;
     int *places = ones + ranks;
     uint64_t at = 0;
@@ -117,13 +116,13 @@ static int start_huge(struct msdu_comm *comm, struct msdu_req *req)
     for (int32_t rank = 0; code == MPI_SUCCESS && rank < ranks; rank++) {
         ones[rank] = 1;
         places[rank] = 0;
-        code = huge_types(comm, req, rank, at);
+        code = huge_types(req, rank, at);
         at += req->op.shares[rank];
     }
     req->pieces = 1;
     if (code == MPI_SUCCESS) {
         code = PMPI_Ialltoallw(req->send, ones, places, req->types, req->recv, ones, places,
-                               req->types + ranks, comm->lanes[req->op.lane].comm, req->requests);
+                               req->types + ranks, req->lane->comm, req->requests);
     }
     for (int32_t i = 0; i < 2 * ranks; i++) {
         if (req->types[i] != MPI_DATATYPE_NULL) {
@@ -133,27 +132,28 @@ static int start_huge(struct msdu_comm *comm, struct msdu_req *req)
     return code;
 }
 
-static int start_call(struct msdu_comm *comm, struct msdu_req *req)
+static int start_call(struct msdu_req *req)
 {
     const msdu_op *op = &req->op;
     if (msdu__op_is_in_place(op)) {
-        return start_pieces(comm, req);
+        return start_pieces(req);
     }
     /* The same choice on all ranks, or they would make different calls. */
     uint64_t largest = 0;
-    for (int32_t rank = 0; rank < comm->host->ranks; rank++) {
+    for (int32_t rank = 0; rank < req->lane->group->ranks; rank++) {
         largest = op->shares[rank] > largest ? op->shares[rank] : largest;
     }
-    bool is_huge = largest * (uint64_t)comm->host->ranks > MSDU_MPI_PIECE;
-    return is_huge ? start_huge(comm, req) : start_ragged(comm, req);
+    bool is_huge = largest * (uint64_t)req->lane->group->ranks > MSDU_MPI_PIECE;
+    return is_huge ? start_huge(req) : start_ragged(req);
 }
 
 msdu_status mpi__move_start(struct msdu_comm *comm, struct msdu_req *req)
 {
     const msdu_op *op = &req->op;
+    const mpi__group *group = req->lane->group;
     bool has_pieces = msdu__op_is_in_place(op);
-    uint64_t out = has_pieces ? 0 : msdu__op_reads(op, comm->host->rank, comm->host->ranks);
-    uint64_t in = msdu__op_writes(op, comm->host->rank, comm->host->ranks);
+    uint64_t out = has_pieces ? 0 : msdu__op_reads(op, group->rank, group->ranks);
+    uint64_t in = msdu__op_writes(op, group->rank, group->ranks);
     if (has_pieces && op->count > (uint64_t)MSDU_MPI_PIECE * MPI__PIECES) {
         return comm->host->fail(MSDU_ERR_UNSUPPORTED, "mpi: the operation is too large");
     }
@@ -167,7 +167,7 @@ msdu_status mpi__move_start(struct msdu_comm *comm, struct msdu_req *req)
     if (has_pieces && in > 0) {
         memcpy(req->recv, op->recv, in);
     }
-    int code = start_call(comm, req);
+    int code = start_call(req);
     return code == MPI_SUCCESS ? MSDU_OK : mpi__error(comm->host, "starting an operation", code);
 }
 
@@ -186,7 +186,8 @@ msdu_status mpi__move_test(struct msdu_comm *comm, struct msdu_req *req)
     if (!is_done) {
         return MSDU_IN_PROGRESS;
     }
-    uint64_t in = msdu__op_writes(&req->op, comm->host->rank, comm->host->ranks);
+    const mpi__group *group = req->lane->group;
+    uint64_t in = msdu__op_writes(&req->op, group->rank, group->ranks);
     if (in > 0) {
         memcpy(req->op.recv, req->recv, in);
     }

@@ -44,6 +44,22 @@ void mpi__watch_end(struct msdu_comm *comm)
 
 /* --- sending --- */
 
+static uint32_t channels(const struct msdu_comm *comm)
+{
+    uint32_t all = MSDU_GROUPS * comm->host->lanes;
+    return all < MPI__LANES ? all : MPI__LANES;
+}
+
+static bool is_member(const mpi__group *group, int32_t rank)
+{
+    for (int32_t i = 0; i < group->ranks; i++) {
+        if (group->members[i] == rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_sent(const struct msdu_comm *comm, mpi__sending *sending)
 {
     for (int32_t rank = 0; rank < comm->host->ranks; rank++) {
@@ -141,57 +157,57 @@ msdu_status mpi__watch_fail(struct msdu_comm *comm, msdu_status status, const ch
 void mpi__watch_leave(struct msdu_comm *comm)
 {
     mpi__notice notice = {.kind = MPI__LEFT, .rank = comm->host->rank};
-    for (uint32_t lane = 0; lane < comm->host->lanes && lane < MPI__LANES; lane++) {
-        notice.started[lane] = comm->lanes[lane].started;
+    for (uint32_t i = 0; i < channels(comm); i++) {
+        notice.started[i] = comm->lanes[i].started;
     }
     (void)tell(comm, &notice, -1);
 }
 
 static void hear_of_leaving(struct msdu_comm *comm, const mpi__notice *notice)
 {
-    for (uint32_t i = 0; i < comm->host->lanes && i < MPI__LANES; i++) {
+    for (uint32_t i = 0; i < channels(comm); i++) {
         mpi__lane *lane = &comm->lanes[i];
-        if (notice->started[i] < lane->end) {
+        if (is_member(lane->group, notice->rank) && notice->started[i] < lane->end) {
             lane->end = notice->started[i];
             lane->end_rank = notice->rank;
         }
     }
 }
 
-msdu_status mpi__watch_reachable(struct msdu_comm *comm, uint32_t lane, uint64_t sequence)
+msdu_status mpi__watch_reachable(struct msdu_comm *comm, const mpi__lane *lane, uint64_t sequence)
 {
-    if (sequence < comm->lanes[lane].end) {
+    if (sequence < lane->end) {
         return MSDU_OK;
     }
     return mpi__watch_fail(comm, MSDU_ERR_PEER_LOST,
                            "rank %" PRId32
                            " was lost (it finished and left the group, which goes on: operation "
                            "%" PRIu64 " of lane %" PRIu32 ")",
-                           comm->lanes[lane].end_rank, sequence, lane);
+                           lane->end_rank, sequence, lane->number);
 }
 
 /* --- hearing --- */
 
-static void compare(struct msdu_comm *comm, uint32_t lane, uint64_t sequence, uint32_t print,
-                    int32_t rank)
+static void compare(struct msdu_comm *comm, const mpi__lane *lane, uint64_t sequence,
+                    uint32_t print, int32_t rank)
 {
-    uint32_t own = comm->lanes[lane].prints[sequence % MPI__PRINTS];
+    uint32_t own = lane->prints[sequence % MPI__PRINTS];
     char text[MPI__TEXT_BYTES];
     if (own == print) {
         return;
     }
     msdu__differ_text((struct msdu__said){comm->host->rank, own}, (struct msdu__said){rank, print},
-                      sequence, lane, text, sizeof(text));
+                      sequence, lane->number, text, sizeof(text));
     (void)mpi__watch_fail(comm, MSDU_ERR_MISMATCH, "%s", text);
 }
 
 static void hear_of_operation(struct msdu_comm *comm, const mpi__notice *notice)
 {
-    if (notice->lane >= comm->host->lanes || notice->rank < 0 ||
-        notice->rank >= comm->host->ranks) {
+    if (notice->channel >= MSDU_GROUPS * comm->host->lanes ||
+        !is_member(comm->lanes[notice->channel].group, notice->rank)) {
         return;
     }
-    mpi__lane *lane = &comm->lanes[notice->lane];
+    mpi__lane *lane = &comm->lanes[notice->channel];
     mpi__heard *heard = &lane->heard[notice->rank];
     if (!heard->is_any || heard->sequence < notice->sequence) {
         heard->is_any = true;
@@ -205,7 +221,7 @@ static void hear_of_operation(struct msdu_comm *comm, const mpi__notice *notice)
             .is_any = true,
         };
     } else if (notice->sequence + MPI__PRINTS >= lane->started) {
-        compare(comm, notice->lane, notice->sequence, notice->print, notice->rank);
+        compare(comm, lane, notice->sequence, notice->print, notice->rank);
     }
 }
 
@@ -234,9 +250,9 @@ static bool tell_operation(struct msdu_comm *comm, const struct msdu_req *req, i
 {
     const mpi__notice notice = {.kind = MPI__STARTED,
                                 .rank = comm->host->rank,
-                                .lane = req->op.lane,
+                                .channel = (uint32_t)(req->lane - comm->lanes),
                                 .sequence = req->op.sequence,
-                                .print = msdu__op_print(&req->op, comm->host->ranks)};
+                                .print = msdu__op_print(&req->op, req->lane->group->ranks)};
     return tell(comm, &notice, to);
 }
 
@@ -246,27 +262,28 @@ static bool tell_operation(struct msdu_comm *comm, const struct msdu_req *req, i
  */
 void mpi__watch_note(struct msdu_comm *comm, const struct msdu_req *req)
 {
-    mpi__lane *lane = &comm->lanes[req->op.lane];
-    lane->prints[req->op.sequence % MPI__PRINTS] = msdu__op_print(&req->op, comm->host->ranks);
+    mpi__lane *lane = req->lane;
+    const mpi__group *group = lane->group;
+    lane->prints[req->op.sequence % MPI__PRINTS] = msdu__op_print(&req->op, group->ranks);
     lane->started = req->op.sequence + 1;
-    (void)tell_operation(comm, req, (comm->host->rank + 1) % comm->host->ranks);
+    (void)tell_operation(comm, req, group->members[(group->rank + 1) % group->ranks]);
     const mpi__ahead *ahead = &lane->ahead[req->op.sequence % MPI__PRINTS];
     if (ahead->is_any && ahead->sequence == req->op.sequence) {
-        compare(comm, req->op.lane, ahead->sequence, ahead->print, ahead->rank);
+        compare(comm, lane, ahead->sequence, ahead->print, ahead->rank);
     }
 }
 
 /* All who said nothing of this operation, or of a later one, are missing. */
 static msdu_status name_missing(struct msdu_comm *comm, const struct msdu_req *req)
 {
-    const mpi__lane *lane = &comm->lanes[req->op.lane];
+    const mpi__lane *lane = req->lane;
     char names[128] = "a rank";
     char span[32];
     bool is_any = false;
     for (int32_t rank = 0; rank < comm->host->ranks; rank++) {
         const mpi__heard *heard = &lane->heard[rank];
-        comm->marks[rank] =
-            rank == comm->host->rank || (heard->is_any && heard->sequence >= req->op.sequence);
+        comm->marks[rank] = rank == comm->host->rank || !is_member(lane->group, rank) ||
+                            (heard->is_any && heard->sequence >= req->op.sequence);
         is_any = is_any || !comm->marks[rank];
     }
     msdu__span_text(comm->host->deadline_ns, span, sizeof(span));
@@ -286,7 +303,7 @@ msdu_status mpi__watch_late(struct msdu_comm *comm, struct msdu_req *req)
 {
     uint64_t now_ns = msdu__clock_now();
     uint64_t waited_ns = now_ns - req->start_ns;
-    msdu_status status = mpi__watch_reachable(comm, req->op.lane, req->op.sequence);
+    msdu_status status = mpi__watch_reachable(comm, req->lane, req->op.sequence);
     if (status != MSDU_OK) {
         return status;
     }

@@ -517,7 +517,8 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_rollback(msdu_ctx *ctx);
  *
  * Waits until everything that was sent has arrived, so that other ranks have to come to the same
  * step; they need not call this function. Nothing is changed: training goes on as if it had not
- * been called. When it returns, parameters and gradients are the trainer's until it announces or
+ * been called. By the clock (setting uneven) ranks are in different steps, so all of them call
+ * msdu_synchronize() before, with no step in between. When it returns, parameters and gradients are the trainer's until it announces or
  * waits again, so the parameters to be saved beside the state are those after this call. A trainer
  * that defers its optimizer to the next forward pass runs it first.
  *
@@ -525,8 +526,8 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_rollback(msdu_ctx *ctx);
  * bytes     room at data
  * bytes_out receives the size of the state
  * Returns MSDU_OK, ERR_INVALID (too little room; the text names the size), ERR_STATE (not between
- * start and finish, or tensors were announced since the last msdu_step()), ERR_NO_MEMORY, or the
- * context's failure.
+ * start and finish, or tensors were announced since the last msdu_step(); by the clock, steps since
+ * msdu_synchronize()), ERR_NO_MEMORY, or the context's failure.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes,
                                                     size_t *bytes_out);

@@ -219,6 +219,10 @@ class Attachment(Session):
 
         Each rank saves its own, beside its model's and optimizer's states, which differ between
         ranks after local steps.
+
+        Raises:
+            msdu.Error: by the clock (setting ``uneven``), steps since ``synchronize()``. There all
+                ranks call that first, because they are in different steps.
         """
         self._settle()
         data = self._context.state()

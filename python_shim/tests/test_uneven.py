@@ -55,7 +55,10 @@ def trainer(wire: str) -> dict[str, Any]:
         pace.step()
         optimizer.step()
         steps += 1
+    with pytest.raises(msdu.Error, match=r"call msdu_synchronize\(\) before, on all ranks"):
+        run.state_dict()
     run.synchronize()
+    saved = run.state_dict(), model.state_dict(), optimizer.state_dict()
     result = {
         "parameters": [p.detach().clone() for p in model.parameters()],
         "summary": str(run.summary()),
@@ -63,7 +66,29 @@ def trainer(wire: str) -> dict[str, Any]:
         "steps": steps,
     }
     run.finish()
+    run.close()
+    result["resumed"] = resumed(rank, wire, saved)
     return result
+
+
+def resumed(rank: int, wire: str, saved: tuple[Any, ...]) -> list[torch.Tensor]:
+    """A job that goes on where trainer() saved."""
+    model = nets.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    run = msdu.attach(model, optimizer, uneven="clock", wire=wire)
+    model.load_state_dict(saved[1])
+    optimizer.load_state_dict(saved[2])
+    run.load_state_dict(saved[0])
+    before = run.summary().steps
+    for step in range(3 + rank):
+        optimizer.zero_grad()
+        nets.loss_of(model, *nets.batch(rank, step)).backward()
+        optimizer.step()
+    run.join()
+    assert run.summary().steps == before + 3 + rank
+    run.finish()
+    run.close()
+    return [p.detach().clone() for p in model.parameters()]
 
 
 def climber() -> dict[str, Any]:
@@ -167,6 +192,7 @@ def test_a_slow_rank_comes_in_later_rounds() -> None:
     results = ranks.run(trainer, "int8", ranks=3)
     for result in results[1:]:
         assert all(map(torch.equal, result["parameters"], results[0]["parameters"]))
+        assert all(map(torch.equal, result["resumed"], results[0]["resumed"]))
     assert results[2]["missed"] > 0
     assert f"({results[2]['missed']} missed)" in results[2]["summary"]
     assert results[2]["steps"] < results[0]["steps"]  # nobody waited for it

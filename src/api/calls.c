@@ -309,30 +309,17 @@ msdu_status msdu_rollback(msdu_ctx *ctx)
     return msdu__kernels_settle(c->engine);
 }
 
-static msdu_status guard_state(msdu_ctx *ctx)
-{
-    msdu_status status = msdu__guard_running(ctx);
-    return status == MSDU_OK && ctx->caller.is_clocked
-               ? msdu__fail(
-                     MSDU_ERR_UNSUPPORTED,
-                     "rank %d: in rounds by the clock (setting uneven = clock or auto) ranks are "
-                     "in different steps: "
-                     "there is no common state",
-                     ctx->job.rank)
-               : status;
-}
-
 msdu_status msdu_state_get(msdu_ctx *ctx, void *data, size_t bytes, size_t *bytes_out)
 {
     if (bytes_out == NULL) {
         return msdu__fail(MSDU_ERR_INVALID, "bytes_out is NULL");
     }
-    msdu_status status = guard_state(ctx);
+    msdu_status status = msdu__guard_running(ctx);
     return status == MSDU_OK ? msdu__state_get(&ctx->caller, data, bytes, bytes_out) : status;
 }
 
 msdu_status msdu_state_set(msdu_ctx *ctx, const void *data, size_t bytes)
 {
-    msdu_status status = guard_state(ctx);
+    msdu_status status = msdu__guard_running(ctx);
     return status == MSDU_OK ? msdu__state_set(&ctx->caller, data, bytes) : status;
 }

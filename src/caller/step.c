@@ -306,6 +306,8 @@ void msdu__step_resume(msdu__caller *c)
     c->step_began_ns = msdu__job_now(c->job);
     c->step_blocked_ns = 0;
     msdu__cell_set(&c->hand->reports.step_start_ns, c->step_began_ns);
-    open_due(c);
-    msdu__worker_kick(&c->hand->worker);
+    if (!c->is_clocked) {
+        open_due(c);
+        msdu__worker_kick(&c->hand->worker);
+    }
 }

@@ -177,7 +177,7 @@ static void code_slice(msdu__engine *e, msdu__serial *c, const msdu__image *imag
     msdu__run *run = &e->runs[slice];
     code_times(c, run);
     code_residual(e, c, slice);
-    if (image->is_local_entered && !run->is_state) {
+    if (image->is_local_entered && (!run->is_state || image->is_clocked)) {
         code_working(e, c, "anchor", run->anchor, slice);
         code_working(e, c, "momentum", run->momentum, slice);
     }

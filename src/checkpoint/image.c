@@ -55,13 +55,26 @@ static void take_fragment(const msdu__fragment *f, msdu__image_fragment *out)
  * hash names this run. */
 static uint64_t name_run(const msdu__caller *caller)
 {
-    uint64_t name[3] = {caller->run_name, caller->step, 0};
+    uint64_t at = caller->is_clocked ? caller->hand->summary.rounds : caller->step;
+    uint64_t name[3] = {caller->run_name, at, 0};
     for (uint32_t i = 0; i < caller->model->fragment_count; i++) {
         const msdu__control *said = caller->engine->fragments[i].control.of;
         name[2] = msdu__serial_hash(said, (uint64_t)caller->job->ranks * sizeof(*said));
         name[0] = msdu__serial_hash(name, sizeof(name));
     }
     return name[0];
+}
+
+/* Ranks have synchronized: rounds by the clock begin anew, and are counted anew. */
+static void take_clock(const msdu__caller *caller, msdu__image *image)
+{
+    msdu__schedule *s = &image->fragments[0].schedule;
+    s->armed = 0;
+    s->is_pending = false;
+    s->sync_step = s->from_step = caller->step;
+    s->interval = s->interval > 0 ? s->interval : 1;
+    image->is_clocked = true;
+    image->period_ns = caller->engine->decision.period_ns;
 }
 
 static void take_summary(const msdu__caller *caller, msdu__image *image)
@@ -110,6 +123,9 @@ void msdu__image_take(const msdu__caller *caller, msdu__image *image)
         if (image->fragments[caller->engine->active[i]].schedule.is_pending) {
             image->pending[image->pending_count++] = caller->engine->active[i];
         }
+    }
+    if (caller->is_clocked) {
+        take_clock(caller, image);
     }
 }
 
@@ -160,6 +176,9 @@ static void give_summary(msdu__caller *caller, const msdu__image *image)
     caller->hand->summary.domain = image->is_gradient            ? "gradient"
                                    : caller->job->is_accumulated ? "accumulated"
                                                                  : "parameter";
+    caller->hand->summary.state = image->is_clocked    ? "clock"
+                                  : image->is_gradient ? "exact"
+                                                       : "local";
     memcpy(caller->hand->summary.reason, image->decision.reason, sizeof(image->decision.reason));
     pthread_mutex_unlock(&caller->hand->lock);
     msdu__cell_set(&caller->hand->reports.blocked_ns, image->blocked_ns);
@@ -176,6 +195,16 @@ static void forget_rounds(msdu__caller *caller)
     msdu__queue *queue = &caller->engine->queue;
     *queue = (msdu__queue){.slices = queue->slices, .mask = queue->mask};
     caller->engine->active_count = 0;
+}
+
+static void give_clock(msdu__caller *caller, const msdu__image *image)
+{
+    caller->is_clocked = true;
+    caller->draw.clock_step = image->step;
+    caller->engine->ticks.is_on = true;
+    caller->engine->ticks.weight = image->weight;
+    caller->engine->decision.is_clock = true;
+    caller->engine->decision.period_ns = image->period_ns;
 }
 
 void msdu__image_give(msdu__caller *caller, const msdu__image *image)
@@ -214,6 +243,9 @@ void msdu__image_give(msdu__caller *caller, const msdu__image *image)
     }
     for (uint64_t i = 0; i < image->pending_count; i++) {
         caller->engine->active[caller->engine->active_count++] = (uint32_t)image->pending[i];
+    }
+    if (image->is_clocked) {
+        give_clock(caller, image);
     }
 }
 
@@ -313,6 +345,10 @@ void msdu__image_code(const msdu__model *model, msdu__serial *c, msdu__image *im
     if (image->format > 4) {
         msdu__serial_flag(c, "means over a host", &image->averages_host);
     }
+    if (image->format > 5) {
+        msdu__serial_flag(c, "rounds by the clock", &image->is_clocked);
+        msdu__serial_measure(c, "period", &image->period_ns);
+    }
     code_measured(c, image);
     code_policy(c, image);
     code_decision(c, &image->decision);
@@ -369,10 +405,22 @@ static bool fits_delays(const msdu__caller *caller, const msdu__image *image,
            f->decisions[0].delay_steps <= most && f->decisions[1].delay_steps <= most;
 }
 
+/* `uneven = auto` begins without a clock, `uneven = clock` with it. */
+static bool fits_clock(const msdu__caller *caller, const msdu__image *image)
+{
+    return image->is_clocked
+               ? caller->job->may_clock && image->is_local_entered && image->pending_count == 0 &&
+                     image->fragments[0].schedule.armed == 0
+               : !caller->is_clocked;
+}
+
 const char *msdu__image_check(const msdu__caller *caller, const msdu__image *image)
 {
     if (!fits_domain(caller, image)) {
         return "domain";
+    }
+    if (!fits_clock(caller, image)) {
+        return "rounds by the clock";
     }
     if (image->decision.interval == 0) {
         return "interval";

@@ -225,7 +225,8 @@ static msdu_status check_content(msdu__caller *caller, const frame *f, msdu__ser
     }
     image->format = f->format;
     msdu__image_code(caller->model, c, image);
-    msdu__levels_set(caller->engine, image->is_local_entered);
+    msdu__levels_set(caller->engine,
+                     image->is_local_entered && (!image->is_clocked || caller->job->starts_local));
     msdu__serial arrays = *c;
     arrays.bad = c->bad != NULL ? c->bad : msdu__image_check(caller, image);
     msdu__arrays_code(caller->engine, &arrays, image);
@@ -245,7 +246,7 @@ static msdu_status check_content(msdu__caller *caller, const frame *f, msdu__ser
 /* What a rank says about its state. */
 typedef struct facts {
     uint64_t failed; /* - status of its own check */
-    uint64_t step;
+    uint64_t at;     /* step; by the clock round, since ranks are in different steps */
     uint64_t run;
 } facts;
 
@@ -259,18 +260,17 @@ static msdu_status compare_facts(const msdu__caller *caller, const facts *all)
         }
     }
     for (int32_t i = 1; i < caller->job->ranks; i++) {
-        if (all[i].step != all[0].step) {
+        if (all[i].at != all[0].at) {
             return msdu__fail(MSDU_ERR_MISMATCH,
                               "ranks 0 and %d disagree: rank 0 has the state of step %llu, rank %d "
-                              "that of step %llu",
-                              i, (unsigned long long)all[0].step, i,
-                              (unsigned long long)all[i].step);
+                              "that of step %llu (by the clock: round)",
+                              i, (unsigned long long)all[0].at, i, (unsigned long long)all[i].at);
         }
         if (all[i].run != all[0].run) {
             return msdu__fail(MSDU_ERR_MISMATCH,
                               "ranks 0 and %d disagree: their states of step %llu are of "
                               "different runs",
-                              i, (unsigned long long)all[0].step);
+                              i, (unsigned long long)all[0].at);
         }
     }
     return MSDU_OK;
@@ -306,7 +306,9 @@ static msdu_status read_state(msdu__caller *caller, struct msdu__state_call *cal
         status = check_content(caller, &f, &c, &image);
     }
     memcpy(call->text, msdu_last_error(), strlen(msdu_last_error()) + 1);
-    facts own = {.failed = (uint64_t)-status, .step = image.step, .run = image.run};
+    facts own = {.failed = (uint64_t)-status,
+                 .at = image.is_clocked ? image.rounds : image.step,
+                 .run = image.run};
     msdu_status agreed = agree(caller, &own);
     if (agreed != MSDU_OK && !msdu__tuning_is_equal(tuning, caller->model->tuning)) {
         (void)msdu__reslice_cut(caller->engine,
@@ -361,6 +363,12 @@ msdu_status msdu__state_get(msdu__caller *caller, void *data, size_t bytes, size
         return msdu__fail(MSDU_ERR_STATE,
                           "rank %d: tensors were announced since the last msdu_step(); take the "
                           "state between steps",
+                          caller->job->rank);
+    }
+    if (caller->is_ticking) {
+        return msdu__fail(MSDU_ERR_STATE,
+                          "rank %d: by the clock (setting uneven) ranks are in different steps; "
+                          "call msdu_synchronize() before, on all ranks",
                           caller->job->rank);
     }
     msdu_status status = carry_out(&call);

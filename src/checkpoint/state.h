@@ -13,8 +13,8 @@
 #include "caller/caller.h"
 
 /* Raised whenever the list of values changes. Format 4, of release 0.2, is read still: its messages
- * and the policy's memory were shorter. */
-#define MSDU__STATE_FORMAT 5
+ * and the policy's memory were shorter. Format 5 knew no rounds by the clock. */
+#define MSDU__STATE_FORMAT 6
 #define MSDU__STATE_OLDEST 4
 
 typedef struct msdu__image_fragment {
@@ -40,6 +40,8 @@ typedef struct msdu__image {
     bool is_first_call;
     bool was_uneven;
     bool averages_host; /* not in format 4 */
+    bool is_clocked;    /* rounds by the clock, and all ranks had synchronized; not in format 5 */
+    double period_ns;   /* of them, as chosen; likewise */
     double lr;
     double loss;
     double weight;

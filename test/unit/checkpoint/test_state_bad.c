@@ -165,7 +165,7 @@ static unsigned char *flip(const trial *t, int rank, int index, unsigned char *s
     size_t at = index < 8 ? (size_t)index * 8 : (*bytes - 1) * (size_t)(index - 7) / (TRIES - 8);
     (void)t;
     if (rank == 2) {
-        state[at] ^= (unsigned char)(1U << (index % 8));
+        state[at] ^= (unsigned char)(128U >> (index % 8)); /* no other format that is read */
     }
     return state;
 }

@@ -17,7 +17,7 @@
 
 enum { KEY_RANKS = 256, KEY_NODES, KEY_BYTES, KEY_PARAMETERS, KEY_RATE, KEY_LATENCY, KEY_STEP };
 enum { KEY_TARGET = KEY_STEP + 1, KEY_INNER_RATE, KEY_INNER_LATENCY, KEY_SCALE, KEY_RATIO };
-enum { KEY_INTERVAL = KEY_RATIO + 1, KEY_SLICE, KEY_PASSES, KEY_UP_TO, KEY_LINEAR, KEY_BLOCKING };
+enum { KEY_INTERVAL = KEY_RATIO + 1, KEY_SLICE, KEY_PASSES, KEY_UP_TO, KEY_OPTIMIZER, KEY_BLOCKING };
 enum { KEY_BACKWARD = KEY_BLOCKING + 1, KEY_PROFILE, KEY_METHODS, KEY_TOPOLOGY, KEY_SETTINGS };
 enum { KEY_JSON = KEY_SETTINGS + 1, KEY_SLICE_US, KEY_HOSTS, KEY_LINK, KEY_INNER, KEY_SPEEDS };
 
@@ -56,7 +56,8 @@ static const struct argp_option options[] = {
     {"interval", KEY_INTERVAL, "H", 0, "of local steps (default 4)", 0},
     {"slice-bytes", KEY_SLICE, "N", 0, "of a slice (default 1 MiB, less below scale 1)", 0},
     {"target", KEY_TARGET, "X", 0, "share of time that may be spent waiting (default 0.03)", 0},
-    {"linear", KEY_LINEAR, NULL, 0, "the optimizer is SGD: gradients may go in 2 bits", 0},
+    {"optimizer", KEY_OPTIMIZER, "NAME", 0,
+     "of the trainer: unknown (default), sgd, whose gradients may go in sparse, or adam", 0},
     {"blocking", KEY_BLOCKING, NULL, 0, "overlap \"blocking\" rather than \"auto\"", 0},
     {"backward", KEY_BACKWARD, NULL, 0, "overlap \"backward\" rather than \"auto\"", 0},
     {"settings", KEY_SETTINGS, "LINES", 0,
@@ -148,8 +149,11 @@ static error_t on_option(int key, char *text, struct argp_state *state)
 {
     msdu__plan_request *r = state->input;
     switch (key) {
-    case KEY_LINEAR:
-        r->is_linear = true;
+    case KEY_OPTIMIZER:
+        r->is_sgd = strcmp(text, "sgd") == 0;
+        if (!r->is_sgd && strcmp(text, "unknown") != 0 && strcmp(text, "adam") != 0) {
+            argp_error(state, "no optimizer '%s': unknown, sgd or adam", text);
+        }
         return 0;
     case KEY_BLOCKING:
         r->is_blocking = true;

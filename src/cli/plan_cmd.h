@@ -28,7 +28,7 @@ typedef struct msdu__plan_request {
     double slice_us;
     double up_to;
     int topology;
-    bool is_linear;
+    bool is_sgd;
     bool is_blocking;
     bool is_backward;
     bool is_json;

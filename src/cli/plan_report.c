@@ -117,7 +117,7 @@ static bool report_methods(const report *r)
 static bool choose(const report *r, const msdu__whatif_question *q, msdu__whatif_choice *choice)
 {
     msdu__whatif_wish wish = {.settings = r->request->controller,
-                              .is_linear = r->request->is_linear,
+                              .is_sgd = r->request->is_sgd,
                               .from_step = BENCH_FROM,
                               .until_step = BENCH_UNTIL};
     return msdu__whatif_control(q, &wish, choice, r->why, r->why_bytes);

@@ -31,6 +31,15 @@ static bool is_smaller(const uint64_t *round_bytes, int wire)
            (double)round_bytes[wire] <= (1 - SAVED_LEAST) * (double)round_bytes[MSDU__WIRE_FLOAT32];
 }
 
+/* Gradients in 2 bits cost accuracy: momentum adds their noise up, and its square spoils Adam's
+ * second moment (1-bit Adam). What sparse holds back is only late, which SGD bears, because it is
+ * linear in the gradient. Pseudo-gradients stand both; src/interval/DESIGN.md has the numbers. */
+static bool may_carry_gradients(const msdu__settings *s, int wire)
+{
+    bool is_sgd = s->optimizer == MSDU__OPTIMIZER_SGD && s->domain != MSDU__DOMAIN_ACCUMULATED;
+    return wire != MSDU__WIRE_INT2 && (wire != MSDU__WIRE_SPARSE || is_sgd);
+}
+
 void msdu__derive_wires(msdu__job *job, const uint64_t *round_bytes)
 {
     msdu__interval_args *a = &job->interval_args;
@@ -47,10 +56,8 @@ void msdu__derive_wires(msdu__job *job, const uint64_t *round_bytes)
             /* In the accumulated domain it has not been tried. */
             .is_allowed = may_be && (i != MSDU__WIRE_SPARSE ||
                                      job->settings.domain != MSDU__DOMAIN_ACCUMULATED),
-            /* Gradients in 2 bits and less cost accuracy: momentum adds their noise up, and its
-             * square spoils Adam's second moment (1-bit Adam). Pseudo-gradients stand them;
-             * src/interval/DESIGN.md has the numbers. */
-            .is_allowed_h1 = may_be && i != MSDU__WIRE_INT2 && i != MSDU__WIRE_SPARSE,
+            .is_allowed_h1 = may_be && may_carry_gradients(&job->settings, i),
+            .has_backlog = i == MSDU__WIRE_SPARSE,
         };
     }
 }

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "backlog.h"
 #include "drift.h"
 #include "policies.h"
 #include "waiting.h"
@@ -66,13 +67,19 @@ static void set_range(model *m, const msdu__interval_state *state)
     m->high = msdu__interval_limit(args, previous, (double)INFINITY);
 }
 
-static bool is_allowed(const msdu__interval_args *args, uint32_t interval, int wire)
+static bool is_allowed(const model *m, uint32_t interval, int wire)
 {
+    const msdu__interval_args *args = m->drift.args;
+    const msdu__interval_wire *format = &args->wires[wire];
+
     if (args->fixed_wire >= 0) {
         return wire == args->fixed_wire;
     }
-    return wire == args->widest_wire ||
-           (interval > 1 ? args->wires[wire].is_allowed : args->wires[wire].is_allowed_h1);
+    if (interval == 1 && format->has_backlog &&
+        (!m->drift.stats.is_gradient || msdu__backlog_is_given_up(m->drift.state))) {
+        return false;
+    }
+    return wire == args->widest_wire || (interval > 1 ? format->is_allowed : format->is_allowed_h1);
 }
 
 static option evaluate(const model *m, const msdu__choice *choice)
@@ -168,7 +175,7 @@ static void search_wires(const model *m, uint32_t interval, uint32_t delay, foun
     const msdu__interval_args *args = m->drift.args;
 
     for (int wire = 0; (uint32_t)wire < args->wire_count; wire++) {
-        if (is_allowed(args, interval, wire)) {
+        if (is_allowed(m, interval, wire)) {
             option o = evaluate(m, &(msdu__choice){interval, delay, wire});
 
             consider(m, &o, best, least);
@@ -370,10 +377,12 @@ static void decide_usable(const msdu__interval_args *args, const msdu__round_sta
     const char *why = "";
     option o = {0};
 
+    bool is_growing = msdu__backlog_learn(args, stats, state);
     msdu__drift_learn(args, stats, state, &m.drift);
     m.hiding = msdu__waiting_hiding(args, state);
     set_range(&m, state);
     o = choose(&m, state, &why);
+    why = is_growing ? "sparse held back more and more" : why;
     decision->interval = o.choice.interval > 0 ? o.choice.interval : m.low; /* no format allowed */
     decision->wire = o.choice.interval > 0 ? o.choice.wire : args->widest_wire;
     decision->delay_steps = o.choice.delay_steps;

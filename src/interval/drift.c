@@ -213,9 +213,9 @@ static const msdu__interval_state unmeasured = {.real = {[MSDU__REAL_DRIFT] = 1,
                                                          [MSDU__REAL_POWER] = POWER_FIRST,
                                                          [MSDU__REAL_SCALE] = 1}};
 
-static double lost_share(const msdu__drift *drift, const msdu__interval_state *state, int wire)
+static double lost_share(const msdu__interval_state *state, double ratio)
 {
-    return RESIDUAL_WEIGHT * state->real[MSDU__REAL_SCALE] * drift->args->wires[wire].error_ratio;
+    return RESIDUAL_WEIGHT * state->real[MSDU__REAL_SCALE] * ratio;
 }
 
 double msdu__drift_error_late(const msdu__drift *drift, const msdu__choice *choice)
@@ -223,18 +223,21 @@ double msdu__drift_error_late(const msdu__drift *drift, const msdu__choice *choi
     const msdu__interval_state *state = msdu__drift_is_known(drift) ? drift->state : &unmeasured;
 
     return disagreement(state, choice->interval, choice->delay_steps) +
-           lost_share(drift, state, choice->wire) * growth(state, choice->interval) *
+           lost_share(state, drift->args->wires[choice->wire].error_ratio) * growth(state, choice->interval) *
                state->real[MSDU__REAL_CONTRIBUTION];
 }
 
 double msdu__drift_error(const msdu__drift *drift, const msdu__choice *choice)
 {
     const msdu__interval_state *state = msdu__drift_is_known(drift) ? drift->state : &unmeasured;
-    double lost = lost_share(drift, state, choice->wire);
+    const msdu__interval_wire *wire = &drift->args->wires[choice->wire];
 
     if (choice->interval > 1) {
         return msdu__drift_error_late(drift, choice);
     }
+    /* of gradients all that is held back counts, because momentum waits for it as well */
+    double ratio = drift->stats.is_gradient ? wire->residual_ratio : wire->error_ratio;
+    double lost = lost_share(state, ratio);
     /* without a scale, no more than an order of width */
     return drift->energy < 0 ? lost : lost * drift->energy;
 }

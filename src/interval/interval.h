@@ -21,11 +21,12 @@ typedef struct msdu__interval_wire {
     const char *name;
     double bits;           /* per element */
     double residual_ratio; /* predicted residual energy / energy of a contribution */
-    double error_ratio;    /* the part of it that acts as noise does */
+    double error_ratio;    /* the part of it that acts as noise does, in local rounds */
     double code_ns;        /* of an element, both phases, on one core; until it is measured */
     bool is_allowed;       /* may be chosen in local rounds (h > 1) */
-    bool is_allowed_h1; /* may be chosen for gradients (h = 1); 2 bits only under linear optimizers
-                         */
+    bool is_allowed_h1;    /* may be chosen at h = 1 */
+    bool has_backlog;      /* what it holds back waits for many steps: at h = 1 for gradients only,
+                              and not while that keeps growing (backlog.h) */
 } msdu__interval_wire;
 
 typedef struct msdu__interval_args {
@@ -97,8 +98,8 @@ typedef struct msdu__round_stats {
 
 /* A policy's memory: plain data, zeroed at first, saved with a checkpoint. */
 typedef struct msdu__interval_state {
-    double real[21];
-    uint64_t count[14]; /* see drift.h and waiting.h */
+    double real[23];
+    uint64_t count[16]; /* see drift.h, waiting.h and backlog.h */
 } msdu__interval_state;
 
 /* What a policy chooses among. */

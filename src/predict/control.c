@@ -190,10 +190,10 @@ static msdu_status read_settings(run *r)
     msdu__correct_args correct;
     config.settings = r->wish->settings;
     msdu_status status = msdu__settings_load(&config, &job->settings, &job->log);
+    job->settings.optimizer = r->wish->is_sgd ? MSDU__OPTIMIZER_SGD : job->settings.optimizer;
     job->ranks = (int32_t)r->q->network.ranks;
     status = status == MSDU_OK ? msdu__derive(job, &correct) : status;
     job->interval_args.can_go_local = true;
-    job->interval_args.wires[MSDU__WIRE_INT2].is_allowed_h1 |= r->wish->is_linear;
     return status;
 }
 

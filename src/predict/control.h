@@ -16,7 +16,7 @@
 
 typedef struct msdu__whatif_wish {
     const char *settings; /* lines of an ini file; NULL: defaults. The environment wins */
-    bool is_linear;       /* gradients may go in 2 bits */
+    bool is_sgd;          /* as optimizer = sgd in `settings` */
     uint32_t from_step;   /* steps whose mean time is wanted */
     uint32_t until_step;
 } msdu__whatif_wish;

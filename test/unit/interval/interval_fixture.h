@@ -36,15 +36,23 @@ static inline msdu__interval_args default_args(void)
         .can_go_local = true,
         .delay_max = 4,
         .hide_share = 0.5,
-        .wires = {{"float32", 32, 0, 0, 0, true, true},
-                  {"bfloat16", 16, 1e-6, 1e-6, 0, true, true},
-                  {"int8", 8.0625, 5e-5, 5e-5, 0, true, true},
-                  {"int4", 4.0625, 0.0163, 0.0163, 0, true, true},
-                  {"int2", 2.0625, 0.132, 0.132, 0, true, false}},
+        .wires = {{"float32", 32, 0, 0, 0, true, true, false},
+                  {"bfloat16", 16, 1e-6, 1e-6, 0, true, true, false},
+                  {"int8", 8.0625, 5e-5, 5e-5, 0, true, true, false},
+                  {"int4", 4.0625, 0.0163, 0.0163, 0, true, true, false},
+                  {"int2", 2.0625, 0.132, 0.132, 0, true, false, false}},
         .wire_count = WIRES,
     };
 
     return args;
+}
+
+/* As wire WIRES; `is_sgd`: the optimizer is linear in the gradient. */
+static inline void add_sparse(msdu__interval_args *args, bool is_sgd)
+{
+    args->wires[WIRES] =
+        (msdu__interval_wire){"sparse", 0.8125, 3.47, 0.34, 0, true, is_sgd, true};
+    args->wire_count = WIRES + 1;
 }
 
 /* A round of h = 1 gradients over a link that needs `link_ms` for float32, with steps of 10 ms. */

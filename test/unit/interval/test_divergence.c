@@ -132,8 +132,7 @@ START_TEST(sparse_comes_where_two_bits_no_longer_fit)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = default_world(10 * cases[i].ratio, 1e-5);
 
-        w.args.wires[WIRES] = (msdu__interval_wire){"sparse", 0.8125, 3.47, 0.34, 0, true, false};
-        w.args.wire_count = WIRES + 1;
+        add_sparse(&w.args, false);
         w.args.interval_steps = 4;
         w.lag = 1;
         world_run(&w, 200);

@@ -133,8 +133,9 @@ typedef struct msdu_config {
                                compare, steps are lost; default 1 */
     double clip_ratio;      /* clip: limit as a multiple of the running norm; default 3 */
 
-    /* optimizer of the trainer, for the accumulated domain */
-    const char *optimizer; /* the trainer's optimizer; unknown, sgd, adam */
+    /* optimizer of the trainer; what comes after it is for the accumulated domain */
+    const char *optimizer; /* the trainer's optimizer; sgd, with or without momentum: gradients may
+                              go in sparse; unknown, sgd, adam */
     double lr;             /* learning rate, which msdu_set_lr() changes; 0: not known */
     double momentum;       /* the trainer's momentum */
     double dampening;      /* the trainer's dampening */

@@ -41,7 +41,10 @@ def attach(
         model: every parameter that requires a gradient is synchronized. Not wrapped in
             DistributedDataParallel.
         optimizer: of torch.optim, or several, in the same order on every rank. None: a step ends
-            when the next forward or backward pass begins.
+            when the next forward or backward pass begins. If all are ``torch.optim.SGD`` itself,
+            gradients may go in ``wire="sparse"`` where the network is slow, before local steps are
+            taken. If you clip the mean gradient, ``optimizer="unknown"`` among the settings keeps
+            them in four bits or more.
         buffers: ``"average"``: floating point buffers, such as BatchNorm's statistics, are
             averaged with the parameters; ``"local"``: each rank keeps its own.
         unused: parameters may be left out of a backward pass; one that no rank used keeps

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import msdu
+from msdu import _choose
 
 
 def alone(**settings: Any) -> tuple[nn.Module, torch.optim.Optimizer, msdu.Attachment]:
@@ -315,3 +316,25 @@ def test_log_lines_go_to_logging(caplog: pytest.LogCaptureFixture) -> None:
     finally:
         del os.environ["MSDU_SLICE_BITES"]
     assert any("did you mean MSDU_SLICE_BYTES" in record.message for record in caplog.records)
+
+
+# --- what follows from the optimizers ---
+
+
+class OwnSGD(torch.optim.SGD):
+    """May do anything with a gradient."""
+
+
+def test_sgd_is_told_where_every_optimizer_is_sgd_itself() -> None:
+    model = nets.mlp()
+
+    def told(*kinds: Any, **given: Any) -> str:
+        made = [kind(model.parameters(), lr=0.1) for kind in kinds]
+        return str(_choose.settings(given, made, torch.device("cpu")).get("optimizer"))
+
+    assert told(torch.optim.SGD) == told(torch.optim.SGD, torch.optim.SGD) == "sgd"
+    assert told(torch.optim.AdamW) == "adam"
+    assert told(OwnSGD) == told(torch.optim.SGD, torch.optim.AdamW) == "unknown"
+    assert told(torch.optim.RMSprop) == "unknown"
+    assert told(torch.optim.SGD, optimizer="unknown") == "unknown"
+    assert told() == "None"

@@ -159,6 +159,31 @@ class Uneven(unittest.TestCase):
         self.assertIn("3 speeds do not divide 4 ranks", complaint)
 
 
+class Optimizer(unittest.TestCase):
+    """What the controller may choose follows from the optimizer, as in the library."""
+
+    def choice(self, *options: str) -> tuple[int, str]:
+        """Interval and wire at a ratio of 10, where codes take little."""
+        done = subprocess.run([MSDU, "plan", "--json", "--profile", "resnet50", "--ratio", "10",
+                               "--passes", "0.1", "--up-to", "0", *options], check=True,
+                              capture_output=True, text=True, timeout=100)
+        record = next(r for r in json.loads(done.stdout) if r["name"] == "controller")
+        return record["interval"], record["wire"]
+
+    def test_sgd_sends_sparse_gradients_before_local_steps(self) -> None:
+        self.assertEqual(self.choice("--optimizer", "sgd"), (1, "sparse"))
+        self.assertEqual(self.choice("--settings", "optimizer=sgd"), (1, "sparse"))
+        for other in ("unknown", "adam"):
+            self.assertEqual(self.choice("--optimizer", other), (2, "int2"))
+        self.assertEqual(self.choice(), (2, "int2"))
+
+    def test_others_are_named(self) -> None:
+        done = subprocess.run([MSDU, "plan", "--optimizer", "lion"], check=False,
+                              capture_output=True, text=True, timeout=100)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("no optimizer 'lion'", done.stderr)
+
+
 class Draw(unittest.TestCase):
     """plan_draw.py."""
 

@@ -204,6 +204,7 @@ START_TEST(a_fixed_format_is_not_given_up)
     for (int round = 0; round < 200; round++) {
         w.drift_one *= 1.2;
         world_run(&w, 1);
+        ck_assert_ptr_null(strstr(w.coming.reason, "held back"));
     }
     ck_assert_int_eq(w.now.wire, SPARSE);
 }

@@ -84,9 +84,9 @@ typedef struct msdu__vec_wire {
     void (*decode8)(const void *codes, float scale, float *value, uint64_t count);
     void (*decode4)(const void *codes, float scale, float *value, uint64_t count);
     void (*decode2)(const void *codes, float inner, float outer, float *value, uint64_t count);
-    /* The largest number of 5 mantissa bits that at least `wanted` magnitudes reach; 0 if there is
-     * none. NaN is above infinity. */
-    float (*nth)(const float *x, uint64_t wanted, uint64_t count);
+    /* The largest number of 5 mantissa bits that at least `wanted` magnitudes reach, if it is above
+     * a quarter of `largest`; else 0, or less than that. x is finite, and `largest` its absmax. */
+    float (*nth)(const float *x, uint64_t wanted, float largest, uint64_t count);
     /* The first ceil(count / 8) elements of magnitude at or above the threshold, as wire/sparse.c
      * says. */
     void (*encode_sparse)(const float *x, float threshold, void *codes, uint64_t count);

@@ -28,12 +28,13 @@
 #include <string.h>
 
 #define SHARE     8     /* one of so many is sent */
-#define LEAST_CUT 0.25F /* threshold, relative to the largest */
+#define LEAST_CUT 0.25F /* threshold, relative to the largest; nth() knows it too */
 
 static uint16_t fit(const msdu__vec *vec, const float *x, uint64_t count)
 {
-    const float nth = vec->wire->nth(x, (count + SHARE - 1) / SHARE, count);
-    const float cut = LEAST_CUT * vec->wire->absmax(x, count);
+    const float largest = vec->wire->absmax(x, count);
+    const float nth = vec->wire->nth(x, (count + SHARE - 1) / SHARE, largest, count);
+    const float cut = LEAST_CUT * largest;
     const float threshold = cut > nth ? cut : nth;
     return msdu__block_scale_fit(threshold < FLT_MAX / 4.0F ? 2.0F * threshold : FLT_MAX, 1.0F);
 }

@@ -208,9 +208,10 @@ START_TEST(every_variant_gives_the_same_bits)
             for (uint64_t i = 0; i < count; i++) {
                 value[i] = value_of(kind, i);
             }
+            const float most = a->absmax(value, count);
+            const float nth = a->nth(value, (count + 7) / 8, most, count);
+            ck_assert_uint_eq(bits_of(nth), bits_of(b->nth(value, (count + 7) / 8, most, count)));
             value[count / 2] = c % 4 == 0 ? NAN : value[count / 2];
-            const float nth = a->nth(value, (count + 7) / 8, count);
-            ck_assert_uint_eq(bits_of(nth), bits_of(b->nth(value, (count + 7) / 8, count)));
             memset(one, 0, sizeof(one));
             memset(two, 0, sizeof(two));
             memset(back, 0, sizeof(back));
@@ -226,6 +227,59 @@ START_TEST(every_variant_gives_the_same_bits)
 }
 END_TEST
 
+/* Bit by bit over all magnitudes there are. */
+static float searched(const float *x, uint64_t wanted, uint64_t count)
+{
+    uint32_t least = 0;
+    for (uint32_t bit = 30; bit >= 18; bit--) {
+        const uint32_t higher = least | 1U << bit;
+        uint64_t found = 0;
+        for (uint64_t i = 0; i < count; i++) {
+            found += (bits_of(x[i]) & 0x7fffffffU) >= higher ? 1 : 0;
+        }
+        least = found >= wanted ? higher : least;
+    }
+    return float_of(least);
+}
+
+/* Any finite bits, within a spread of exponents around one. */
+static float any_value(uint32_t middle, uint32_t spread)
+{
+    const uint32_t random = (uint32_t)(random_next(&random_state) >> 32);
+    const uint32_t exponent = (middle + random % spread) % 255U;
+    return float_of((random & 0x807fffffU) | exponent << 23);
+}
+
+static void check_search(const msdu__vec_wire *loops, uint64_t count)
+{
+    const uint64_t wanted = (count + 7) / 8;
+    const float most = loops->absmax(value, count);
+    const float found = fmaxf(loops->nth(value, wanted, most, count), 0.25F * most);
+    const float full = fmaxf(searched(value, wanted, count), 0.25F * most);
+    ck_assert_msg(bits_of(found) == bits_of(full), "count %llu: %a, not %a",
+                  (unsigned long long)count, (double)found, (double)full);
+}
+
+START_TEST(the_search_near_the_largest_finds_what_one_over_all_finds)
+{
+    const msdu__vec_wire *loops = msdu__vec_variant((uint32_t)_i)->wire;
+    for (size_t c = 0; c < COUNTS; c++) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            for (uint64_t i = 0; i < counts[c]; i++) {
+                value[i] = value_of(kind, i);
+            }
+            check_search(loops, counts[c]);
+        }
+        for (uint32_t middle = 0; middle < 255; middle++) { /* denormals to the largest */
+            for (uint64_t i = 0; i < counts[c]; i++) {
+                value[i] = any_value(middle, 1 + middle % 5);
+            }
+            check_search(loops, counts[c]);
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sparse");
@@ -235,6 +289,8 @@ int main(void)
         variants++;
     }
     tcase_add_loop_test(cases, it_is_the_plain_reference_and_sends_an_eighth, 0, KINDS);
+    tcase_add_loop_test(cases, the_search_near_the_largest_finds_what_one_over_all_finds, 0,
+                        variants);
     tcase_add_loop_test(cases, garbage_touches_nothing_else_and_is_finite_or_not_but_defined, 0,
                         (int)COUNTS);
     tcase_add_test(cases, feedback_sums_to_the_truth);

@@ -223,8 +223,8 @@ double msdu__drift_error_late(const msdu__drift *drift, const msdu__choice *choi
     const msdu__interval_state *state = msdu__drift_is_known(drift) ? drift->state : &unmeasured;
 
     return disagreement(state, choice->interval, choice->delay_steps) +
-           lost_share(state, drift->args->wires[choice->wire].error_ratio) * growth(state, choice->interval) *
-               state->real[MSDU__REAL_CONTRIBUTION];
+           lost_share(state, drift->args->wires[choice->wire].error_ratio) *
+               growth(state, choice->interval) * state->real[MSDU__REAL_CONTRIBUTION];
 }
 
 double msdu__drift_error(const msdu__drift *drift, const msdu__choice *choice)

@@ -50,8 +50,7 @@ static inline msdu__interval_args default_args(void)
 /* As wire WIRES; `is_sgd`: the optimizer is linear in the gradient. */
 static inline void add_sparse(msdu__interval_args *args, bool is_sgd)
 {
-    args->wires[WIRES] =
-        (msdu__interval_wire){"sparse", 0.8125, 3.47, 0.34, 0, true, is_sgd, true};
+    args->wires[WIRES] = (msdu__interval_wire){"sparse", 0.8125, 3.47, 0.34, 0, true, is_sgd, true};
     args->wire_count = WIRES + 1;
 }
 

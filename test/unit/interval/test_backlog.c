@@ -34,8 +34,8 @@ START_TEST(sgd_sends_sparse_gradients_before_it_takes_local_steps)
         world w = sgd_world(cases[i].link_ms);
 
         world_run(&w, 200);
-        ck_assert_msg((w.most > 1) == cases[i].is_local, "link %g ms: h %u",
-                      cases[i].link_ms, w.most);
+        ck_assert_msg((w.most > 1) == cases[i].is_local, "link %g ms: h %u", cases[i].link_ms,
+                      w.most);
         ck_assert(cases[i].wire < 0 || w.now.wire == cases[i].wire);
         ck_assert_double_le(world_overhead(&w), w.args.target_overhead);
     }

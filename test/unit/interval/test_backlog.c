@@ -111,7 +111,7 @@ static double grown_slowly(uint32_t round)
 /* A scale of losses that is doubled now and then. */
 static double scaled(uint32_t round)
 {
-    return filled(round) * pow(4, round / 2000);
+    return filled(round) * pow(4, floor((double)round / 2000));
 }
 
 static double unstable(uint32_t round)

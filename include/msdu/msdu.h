@@ -397,6 +397,15 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_local_drift_get(msdu_ctx *ctx, uint32_
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_lr(msdu_ctx *ctx, double lr);
 
 /*
+ * Tell that the trainer changes mean gradients before its optimizer takes them: clips their norm,
+ * say. Then wire=auto sends none in sparse, whose means are right in sum but not one by one. For
+ * optimizer=sgd only, which may send such ones else. Once, on one rank or more, at any time.
+ *
+ * Returns MSDU_OK, ERR_STATE (the context has failed or is of another process).
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_clipping(msdu_ctx *ctx);
+
+/*
  * Weight of this rank in means: sum of w x over the sum of w, over all ranks. 1 by default; 0: this
  * rank takes part and gets the mean, but its values are not used. Ranks may differ. Counts for
  * what ends with the step about to run, if nothing was announced in it yet, and from then on; of

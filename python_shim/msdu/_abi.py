@@ -207,6 +207,7 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "msdu_step": [_CTX],
     "msdu_set_lr": [_CTX, c_double],
     "msdu_set_loss": [_CTX, c_double],
+    "msdu_set_clipping": [_CTX],
     "msdu_set_weight": [_CTX, c_double],
     "msdu_join": [_CTX],
     "msdu_next": [_CTX, ctypes.POINTER(Work)],

@@ -43,8 +43,8 @@ def attach(
         optimizer: of torch.optim, or several, in the same order on every rank. None: a step ends
             when the next forward or backward pass begins. If all are ``torch.optim.SGD`` itself,
             gradients may go in ``wire="sparse"`` where the network is slow, before local steps are
-            taken. If you clip the mean gradient, ``optimizer="unknown"`` among the settings keeps
-            them in four bits or more.
+            taken. Where mean gradients are clipped, which is noticed, they stay in four bits or
+            more.
         buffers: ``"average"``: floating point buffers, such as BatchNorm's statistics, are
             averaged with the parameters; ``"local"``: each rank keeps its own.
         unused: parameters may be left out of a backward pass; one that no rank used keeps

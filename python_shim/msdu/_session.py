@@ -127,6 +127,8 @@ class Session:
         self._stepped: set[int] = set()
         self._in_step = False
         self._lr: Optional[float] = None
+        self._means: Optional[tuple[torch.Tensor, int]] = None  # one of them, and its version
+        self._clips = False  # told to the library
         self._plain_bytes = 0  # what a plain script would have sent
         self._sent = _summary.Sent()
         self._context = _device.kind_of(device)(given, device, store)
@@ -281,9 +283,24 @@ class Session:
         self.is_open = True
         self._set_mode()
         self._waits.learn(s.id for s in self._slots if s.param.grad is not None)
+        self._note_means()
         problem = self._gradients.not_finite
         if problem is not None and self._in_step:
             raise problem  # a closure: the optimizer would go on with it
+
+    def _note_means(self) -> None:
+        """What clipping changes, it changes in place, and torch counts that."""
+        grads = () if self._clips else (slot.param.grad for slot in self._slots)
+        found = next((grad for grad in grads if grad is not None), None)
+        self._means = None if found is None else (found, found._version)
+
+    def _look_for_clipping(self) -> None:
+        if self._means is None or self._is_local or self._is_alone:
+            return
+        grad, version = self._means
+        if grad._version != version:
+            self._clips, self._means = True, None
+            self._context.call(self._context.lib.set_clipping)
 
     def _bytes_of_pass(self) -> int:
         """What an allreduce of a pass's gradients would send."""
@@ -320,6 +337,8 @@ class Session:
         is_fresh = self._passes > self._seen.get(id(optimizer), 0)
         if closure is None and not (is_fresh and not self._is_dirty):
             self._take_by_hand()
+        else:
+            self._look_for_clipping()
         if gradients.not_finite is not None and getattr(optimizer, "found_inf", None) is None:
             raise gradients.not_finite
         if self._is_local:

@@ -338,3 +338,30 @@ def test_sgd_is_told_where_every_optimizer_is_sgd_itself() -> None:
     assert told(torch.optim.RMSprop) == "unknown"
     assert told(torch.optim.SGD, optimizer="unknown") == "unknown"
     assert told() == "None"
+
+
+def clipping(how: str) -> bool:
+    """Does the library know that mean gradients were changed?"""
+    ranks.join_torch()
+    model = nets.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    run = msdu.attach(model, optimizer, domain="gradient")
+    for step in range(3):
+        optimizer.zero_grad()
+        if how == "micro-batches":
+            with run.no_sync():
+                nets.loss_of(model, *nets.batch(run.rank, 7)).backward()
+        nets.loss_of(model, *nets.batch(run.rank, step)).backward()
+        if how == "norm":
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        elif how == "value" and step == 2:
+            nn.utils.clip_grad_value_(model.parameters(), 0.5)
+        optimizer.step()
+    run.finish()
+    run.close()
+    return run._clips
+
+
+@pytest.mark.parametrize("how", ["", "micro-batches", "norm", "value"])
+def test_a_trainer_that_clips_mean_gradients_is_noticed(how: str) -> None:
+    assert ranks.run(clipping, how, ranks=2) == [how in ("norm", "value")] * 2

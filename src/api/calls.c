@@ -151,6 +151,15 @@ msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
     return MSDU_OK;
 }
 
+msdu_status msdu_set_clipping(msdu_ctx *ctx)
+{
+    msdu_status guarded = msdu__guard(ctx);
+    if (guarded == MSDU_OK) {
+        msdu__flag_set(&ctx->hand.reports.is_clipping, true);
+    }
+    return guarded;
+}
+
 #define WEIGHT_LEAST 1e-9 /* sums and their inverse stay far from the ends of float32 */
 #define WEIGHT_MOST  1e9
 

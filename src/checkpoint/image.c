@@ -322,13 +322,14 @@ static void code_measured(msdu__serial *c, msdu__image *image)
     msdu__serial_whole(c, "plan renewals", &image->plan_renewals, 0, UINT64_MAX);
 }
 
-/* Policies of format 4 remembered less: the rest stays 0 and is learned as in a new run. */
+/* Policies of formats 4 and 5 remembered less: the rest stays 0 and is learned as in a new run. */
 static void code_policy(msdu__serial *c, msdu__image *image)
 {
     msdu__interval_state *policy = &image->interval_state;
-    bool is_old = image->format == 4;
-    uint64_t reals = is_old ? 16 : sizeof(policy->real) / sizeof(policy->real[0]);
-    uint64_t counts = is_old ? 9 : sizeof(policy->count) / sizeof(policy->count[0]);
+    uint64_t reals = sizeof(policy->real) / sizeof(policy->real[0]);
+    uint64_t counts = sizeof(policy->count) / sizeof(policy->count[0]);
+    reals = image->format == 4 ? 16 : image->format == 5 ? 21 : reals;
+    counts = image->format == 4 ? 9 : image->format == 5 ? 14 : counts;
     msdu__serial_values(c, "policy", policy->real, reals, sizeof(double));
     msdu__serial_values(c, "policy", policy->count, counts, sizeof(uint64_t));
 }

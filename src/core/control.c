@@ -84,7 +84,9 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
         .queued_ns = e->link.last_queued_ns,
         .loss = msdu__number_get(&e->hand->reports.loss),
         .lr = msdu__number_get(&e->hand->reports.lr),
-        .flags = (f->order.is_wanted ? MSDU__CONTROL_PLAN : 0) + (is_idle ? MSDU__CONTROL_IDLE : 0),
+        .flags = (f->order.is_wanted ? MSDU__CONTROL_PLAN : 0) +
+                 (is_idle ? MSDU__CONTROL_IDLE : 0) +
+                 (msdu__flag_get(&e->hand->reports.is_clipping) ? MSDU__CONTROL_CLIPS : 0),
         .weight = weight,
         .host_ranks = msdu__handover_host_ranks(e->hand),
         .steps = (double)msdu__cell_get(&e->hand->reports.step_count),

@@ -98,6 +98,10 @@ static void collect_stats(const msdu__engine *e, const msdu__fragment *f, msdu__
         .messages = e->model->slice_bound,
     };
     reduce_control(e, f, stats);
+    for (int32_t rank = 0; rank < e->job->ranks; rank++) {
+        stats->is_clipping =
+            stats->is_clipping || msdu__control_has(&f->control.of[rank], MSDU__CONTROL_CLIPS);
+    }
     msdu__pace_times(e, f, stats);
     msdu__pace_late(e, f, stats);
     /* one of several fragments speaks for the whole model */

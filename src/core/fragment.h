@@ -42,8 +42,9 @@ typedef struct msdu__control {
 } msdu__control;
 
 typedef enum msdu__control_flag {
-    MSDU__CONTROL_PLAN = 1, /* rank 0: the order shall be renewed after this round */
-    MSDU__CONTROL_IDLE = 2, /* this rank has no more input (msdu_join) */
+    MSDU__CONTROL_PLAN = 1,  /* rank 0: the order shall be renewed after this round */
+    MSDU__CONTROL_IDLE = 2,  /* this rank has no more input (msdu_join) */
+    MSDU__CONTROL_CLIPS = 4, /* its trainer changes mean gradients (msdu_set_clipping) */
 } msdu__control_flag;
 
 static inline bool msdu__control_has(const msdu__control *c, msdu__control_flag flag)

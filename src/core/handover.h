@@ -92,6 +92,7 @@ typedef struct msdu__reports {
     msdu__flag is_first_call; /* accumulated domain: dampening starts after the first call */
     msdu__flag is_sequential; /* gradients are waited for one by one: the plan stays */
     msdu__flag is_idle;       /* this rank is inside msdu_join() */
+    msdu__flag is_clipping;   /* its trainer changes mean gradients, see msdu_set_clipping() */
     msdu__cell host_ranks;    /* over which gradients of local steps are averaged; 0: none */
 } msdu__reports;
 

@@ -41,20 +41,24 @@ static void learn_least(const msdu__interval_args *args, const msdu__round_stats
     }
 }
 
-bool msdu__backlog_learn(const msdu__interval_args *args, const msdu__round_stats *stats,
-                         msdu__interval_state *state)
+const char *msdu__backlog_learn(const msdu__interval_args *args, const msdu__round_stats *stats,
+                                msdu__interval_state *state)
 {
     double *held = &state->real[MSDU__REAL_BACKLOG];
     uint64_t *rounds = &state->count[MSDU__COUNT_BACKLOG];
     uint64_t *growing = &state->count[MSDU__COUNT_GROWING];
 
     if (*rounds == GIVEN_UP) {
-        return false;
+        return NULL;
+    }
+    if (stats->is_clipping) {
+        *rounds = GIVEN_UP;
+        return is_backlog(args, stats) ? "sparse and clipped gradients" : NULL;
     }
     if (!is_backlog(args, stats)) {
         *held = 0;
         *rounds = *growing = 0;
-        return false;
+        return NULL;
     }
     *rounds += 1;
     bool is_more = stats->residual_sq > *held;
@@ -64,8 +68,8 @@ bool msdu__backlog_learn(const msdu__interval_args *args, const msdu__round_stat
     is_more = is_more && grown > BEGUN;
     *growing = is_more ? *growing + 1 : *growing - (*growing < FORGIVEN ? *growing : FORGIVEN);
     if (*growing < GROWING_ROUNDS || !(grown > GROWN)) {
-        return false;
+        return NULL;
     }
     *rounds = GIVEN_UP;
-    return true;
+    return "sparse held back more and more";
 }

@@ -25,9 +25,11 @@ enum {
     MSDU__COUNTS_BACKLOG
 };
 
-/* True in the one round after which the format is given up. */
-bool msdu__backlog_learn(const msdu__interval_args *args, const msdu__round_stats *stats,
-                         msdu__interval_state *state);
+/* Why, in the one round after which such formats are given up for gradients; else NULL. A trainer
+ * that clips means is a reason: single means are several times as long as the mean gradient, and
+ * only their sum is right. */
+const char *msdu__backlog_learn(const msdu__interval_args *args, const msdu__round_stats *stats,
+                                msdu__interval_state *state);
 bool msdu__backlog_is_given_up(const msdu__interval_state *state);
 
 #endif

@@ -377,12 +377,12 @@ static void decide_usable(const msdu__interval_args *args, const msdu__round_sta
     const char *why = "";
     option o = {0};
 
-    bool is_growing = msdu__backlog_learn(args, stats, state);
+    const char *given_up = msdu__backlog_learn(args, stats, state);
     msdu__drift_learn(args, stats, state, &m.drift);
     m.hiding = msdu__waiting_hiding(args, state);
     set_range(&m, state);
     o = choose(&m, state, &why);
-    why = is_growing ? "sparse held back more and more" : why;
+    why = given_up != NULL ? given_up : why;
     decision->interval = o.choice.interval > 0 ? o.choice.interval : m.low; /* no format allowed */
     decision->wire = o.choice.interval > 0 ? o.choice.wire : args->widest_wire;
     decision->delay_steps = o.choice.delay_steps;

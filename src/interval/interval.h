@@ -67,6 +67,7 @@ typedef struct msdu__round_stats {
     uint32_t delay_steps; /* steps after which its mean is applied */
     int32_t ranks;
     bool is_gradient;    /* norms are of gradients (h = 1), not of pseudo-gradients */
+    bool is_clipping;    /* a trainer changes mean gradients before its optimizer takes them */
     bool is_trial;       /* sizes of slices are being measured: some are far from the best */
     double local_sq;     /* a: mean over ranks of |x_i|^2 */
     double mean_sq;      /* b: |mean x_i|^2 */

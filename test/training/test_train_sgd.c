@@ -107,6 +107,29 @@ START_TEST(others_take_local_steps)
 }
 END_TEST
 
+/* One rank tells it. */
+static void clip(ranks_self *self)
+{
+    set_policy(self);
+    ck_assert(self->rank != 2 || msdu_set_clipping(self->ctx) == MSDU_OK);
+}
+
+START_TEST(clipped_gradients_are_not_sent_in_sparse)
+{
+    ranks_run run;
+    ranks_job job = slow_job("sgd", 0.004);
+    job.started = clip;
+    job.config.domain = "gradient";
+    sparse_rounds = 0;
+    ranks_run_well(&job, &run);
+    ck_assert_int_eq(sparse_rounds, 0);
+    for (int rank = 0; rank < job.ranks; rank++) {
+        ck_assert_str_eq(run.selves[rank].summary.wire, "int4");
+    }
+    ranks_free(&run);
+}
+END_TEST
+
 /* At a fifth of the largest learning rate of plain training: late gradients grow. */
 START_TEST(gradients_that_keep_growing_bring_four_bits_back)
 {
@@ -131,6 +154,7 @@ int main(void)
 
     tcase_add_test(tcase, ranks_of_sgd_stay_equal_in_every_step);
     tcase_add_loop_test(tcase, others_take_local_steps, 0, 3);
+    tcase_add_test(tcase, clipped_gradients_are_not_sent_in_sparse);
     tcase_add_test(tcase, gradients_that_keep_growing_bring_four_bits_back);
     return suite_run(suite);
 }

@@ -96,6 +96,7 @@ static int try_all(msdu_ctx *ctx)
         msdu_tensor_add(ctx, &desc, NULL),
         msdu_tensor_set(ctx, 0, MSDU_GRADIENT, gradient),
         msdu_set_lr(ctx, 1),
+        msdu_set_clipping(ctx),
         msdu_set_weight(ctx, 1),
         msdu_set_loss(ctx, 1),
         msdu_sync_after_step(ctx),

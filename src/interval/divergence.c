@@ -162,6 +162,20 @@ static bool may_delay(const msdu__interval_args *args, uint32_t interval, uint32
                       : delay >= args->delay_min && delay < interval;
 }
 
+/* Plain float32 is still there to be had, and by what is predicted no slower: no step of another
+ * choice is shorter then, whatever that one has to hide. */
+static bool is_no_faster(const model *m, const option *o)
+{
+    const msdu__interval_args *args = m->drift.args;
+    bool is_plain = o->choice.interval == 1 && o->choice.wire == args->widest_wire;
+
+    if (is_plain || !m->drift.stats.is_gradient || !is_allowed(args, 1, args->widest_wire)) {
+        return false;
+    }
+    return o->overhead >=
+           evaluate(m, &(msdu__choice){.interval = 1, .wire = args->widest_wire}).overhead;
+}
+
 static void search_wires(const model *m, uint32_t interval, uint32_t delay, found *best,
                          least_error *least)
 {
@@ -171,7 +185,9 @@ static void search_wires(const model *m, uint32_t interval, uint32_t delay, foun
         if (is_allowed(args, interval, wire)) {
             option o = evaluate(m, &(msdu__choice){interval, delay, wire});
 
-            consider(m, &o, best, least);
+            if (!is_no_faster(m, &o)) {
+                consider(m, &o, best, least);
+            }
         }
     }
 }
@@ -326,6 +342,10 @@ static option choose_unmeasured(const model *m, msdu__interval_state *state, con
     }
     *why = "h 2 to measure drift";
     search(m, 2, 2, &best);
+    if (best.rush.choice.interval == 0) {
+        *why = "local steps would be no faster";
+        return single;
+    }
     return best.both.choice.interval > 0 ? best.both : best.rush;
 }
 

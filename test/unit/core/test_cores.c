@@ -43,10 +43,10 @@ END_TEST
 /* `more` ranks are elsewhere. */
 static double local_ns(int32_t more)
 {
-    msdu__place_name names[4] = {{7, 1}, {7, 2}, {7, 3}, {7, 4}};
+    msdu__place_name names[4] = {{.host = 0}};
 
-    for (int32_t i = 0; i < more; i++) {
-        names[3 - i].host = 9;
+    for (int32_t i = 0; i < 4; i++) {
+        names[i] = (msdu__place_name){.host = i < 4 - more ? 7 : 9, .process = (uint64_t)i};
     }
     job.ranks = 4;
     msdu__cores_count(&engine, names);

@@ -11,7 +11,10 @@
 
 #define COUNT  131072U /* elements: more than the first cache levels hold, together with the codes */
 #define BLOCK  256U
-#define PASSES 4 /* each; the first one fills caches */
+/* Passes of each kind: at least so many, of which the first fills caches, then for as long. */
+#define PASSES_LEAST 4
+#define PASSES_MOST  16
+#define PASSES_NS    1000000U
 
 #define SCALE_MOST 8.0 /* and an eighth: beyond that something else was measured */
 
@@ -52,11 +55,13 @@ static void copy(const bench *b)
 static double quickest(const bench *b, void (*pass)(const bench *b))
 {
     uint64_t best = UINT64_MAX;
-    for (int i = 0; i < PASSES; i++) {
-        uint64_t began = msdu__clock_now();
+    uint64_t first = msdu__clock_now();
+    uint64_t began = first;
+    for (int i = 0; i < PASSES_LEAST || (i < PASSES_MOST && began - first < PASSES_NS); i++) {
         pass(b);
-        uint64_t spent = msdu__clock_now() - began;
-        best = spent < best ? spent : best;
+        uint64_t now = msdu__clock_now();
+        best = now - began < best ? now - began : best;
+        began = now;
     }
     return (double)best / COUNT;
 }

@@ -37,7 +37,8 @@ BENCH = Path(__file__).resolve().parents[1]
 PLAIN, DEFAULT = "slices", "defaults"  # both give gradients out by whole rounds
 FIXED = ("slices", "int8", "int4", "local", "local-delayed", "local-streamed")
 PLAIN_MOST, BEST_MOST = 1 / 0.98, 1.1
-STEPS, WARMUP, WARMUP_DEFAULT = 16, 24, 96  # the controller has tried and judged by then
+STEPS, WARMUP, WARMUP_DEFAULT = 16, 48, 96  # sizes of slices are tuned, formats tried and judged
+SHARE = 0.9  # of its part of the time left, that a case may take
 RUN_S = 6  # contexts, connections, the laboratory
 PARAMETERS = 25.6e6  # of the profile, at scale 1
 SCALES = (0.001, 0.25)  # a model of layers still; memory of four ranks
@@ -190,7 +191,7 @@ def run_all(args: argparse.Namespace) -> tuple[dict[str, list[Record]], list[str
     missing: list[str] = []
     for i, case in enumerate(grid):
         left = end - time.monotonic()
-        scale = scale_of(case, left / (len(grid) - i), methods)
+        scale = scale_of(case, SHARE * left / (len(grid) - i), methods)
         if seconds_of(case, scale, methods) > left:
             missing.append(case.name)
             continue

@@ -47,6 +47,14 @@ double msdu__cost_taken_ns(const msdu__interval_args *args, const msdu__round_st
     return stats->taken_share * fmax(msdu__cost_round_ns(args, stats, choice) - steps * plain, 0);
 }
 
+double msdu__cost_hidden_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
+                            const msdu__choice *choice, double sync_ns, double waited_ns)
+{
+    double hidden = sync_ns > 0 ? 1 - fmin(fmax(waited_ns / sync_ns, 0), 1) : 1;
+
+    return hidden * msdu__cost_taken_ns(args, stats, choice);
+}
+
 double msdu__cost_step_ns(const msdu__interval_args *args, const msdu__round_stats *stats)
 {
     msdu__choice now = {.interval = stats->interval, .wire = stats->wire};

@@ -35,6 +35,10 @@ double msdu__cost_round_ns(const msdu__interval_args *args, const msdu__round_st
 /* What of a round the trainer is slower for, if all of it hides. */
 double msdu__cost_taken_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
                            const msdu__choice *choice);
+/* The part of that which hides, where `waited_ns` of a round's `sync_ns` are waited for: what is
+ * coded meanwhile takes nothing from the trainer. */
+double msdu__cost_hidden_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
+                            const msdu__choice *choice, double sync_ns, double waited_ns);
 /* A step of the trainer, less what the round of the statistics took from it. */
 double msdu__cost_step_ns(const msdu__interval_args *args, const msdu__round_stats *stats);
 /* The share above, of ranks that have `cores` cores together, of which they keep `busy`. */

@@ -129,9 +129,7 @@ double msdu__interval_overhead(const msdu__interval_args *args, const msdu__roun
         }
     }
     waited = fmax(waited, 0);
-    /* what is coded while the trainer waits anyway takes nothing from it */
-    double hidden = sync > 0 ? 1 - fmin(waited / sync, 1) : 1;
-    double lost = waited + hidden * msdu__cost_taken_ns(args, stats, choice);
+    double lost = waited + msdu__cost_hidden_ns(args, stats, choice, sync, waited);
     total = steps * step + lost;
     return total > 0 ? lost / total : 0;
 }

@@ -43,20 +43,25 @@ static double quota(double most)
     return is_read && shares[0] > 0 && shares[0] < most * shares[1] ? shares[0] / shares[1] : most;
 }
 
+/* Number of one that this process is in, 0: not known. */
+static uint64_t namespace(const char *path)
+{
+    struct stat found;
+    return stat(path, &found) == 0 ? (uint64_t)found.st_ino : 0;
+}
+
 /* Ranks that may use equal sets of cores, in one container, share them; others are taken for
  * apart. */
 static void find_cores(void)
 {
     cpu_set_t set;
-    struct stat group = {0};
     own.count = (double)sysconf(_SC_NPROCESSORS_ONLN);
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof(set), &set) == 0) {
         own.count = CPU_COUNT(&set);
     }
     own.count = quota(own.count);
-    uint64_t facts[2] = {msdu__serial_hash(&set, sizeof(set)), 0};
-    facts[1] = stat("/proc/self/ns/cgroup", &group) == 0 ? (uint64_t)group.st_ino : 0;
+    uint64_t facts[2] = {msdu__serial_hash(&set, sizeof(set)), namespace("/proc/self/ns/cgroup")};
     own.cores = msdu__serial_hash(facts, sizeof(facts));
 }
 
@@ -75,6 +80,7 @@ static void find_names(void)
         own.host = (own.host ^ (unsigned char)name[i]) * 0x100000001b3ULL;
     }
     find_cores();
+    own.network = namespace("/proc/self/ns/net");
 }
 
 msdu__place_name msdu__cores_name(void)
@@ -111,11 +117,13 @@ void msdu__cores_count(msdu__engine *e, const msdu__place_name *names)
     uint64_t host = names[e->job->rank].host;
     int32_t ranks = 0;
     int32_t processes = 0;
+    int32_t near = 0; /* by the loopback; between namespaces is a link, which may be slow */
     for (int32_t i = 0; i < e->job->ranks; i++) {
         ranks += names[i].host == host ? 1 : 0;
+        near += names[i].network == names[e->job->rank].network ? 1 : 0;
         processes += names[i].host == host && is_new_process(names, i) ? 1 : 0;
     }
-    bool is_local = host != 0 && ranks == e->job->ranks;
+    bool is_local = host != 0 && ranks == e->job->ranks && near == ranks;
     e->job->interval_args.local_ns = is_local ? LOCAL_NS : 0;
     e->job->interval_args.local_byte_ns = is_local ? LOCAL_BYTE_NS : 0;
     e->job->core_share = 0;

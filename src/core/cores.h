@@ -20,6 +20,7 @@ uint64_t msdu__cores_thread_ns(void); /* processor time of the calling thread */
 typedef struct msdu__place_name {
     uint64_t host; /* 0: not known */
     uint64_t process;
+    uint64_t network; /* name of its network namespace; 0: not known */
     uint64_t cores; /* name of the set that it may use, on this host */
     double count;   /* of these: less than whole ones where a container has a quota */
 } msdu__place_name;

@@ -128,8 +128,8 @@ void msdu__gain_decide(msdu__gain *gain, const double largest[MSDU__GAIN_NUMBERS
         gain->taken_ns = step_ns;
         gain->kept_looks++;
         gain->trials -= is_stale(gain) ? 1 : 0; /* the next is no new one */
-        enter(gain, step_ns < gain->plain_ns && !is_stale(gain) ? MSDU__GAIN_KEPT
-                                                                : MSDU__GAIN_PLAIN);
+        enter(gain,
+              step_ns < gain->plain_ns && !is_stale(gain) ? MSDU__GAIN_KEPT : MSDU__GAIN_PLAIN);
         break;
     case MSDU__GAIN_REFUSED:
         enter(gain, MSDU__GAIN_PLAIN);

@@ -11,7 +11,8 @@
  * could save a tenth of a step: what the network took, less what coding takes. TRIAL   an engine
  * does it, and is timed. It stays if steps are shorter by a twentieth. KEPT    looked at again
  * after ever more steps: if they are no shorter than plain ones were, or once these were timed some
- * 16000 steps ago, the engine goes, and plain calls are timed anew. REFUSED plain, for longer and longer, and after TRIALS_MAX trials for good.
+ * 16000 steps ago, the engine goes, and plain calls are timed anew. REFUSED plain, for longer and
+ * longer, and after TRIALS_MAX trials for good.
  */
 #ifndef MSDU_GAIN_H
 #define MSDU_GAIN_H

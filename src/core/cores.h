@@ -21,8 +21,8 @@ typedef struct msdu__place_name {
     uint64_t host; /* 0: not known */
     uint64_t process;
     uint64_t network; /* name of its network namespace; 0: not known */
-    uint64_t cores; /* name of the set that it may use, on this host */
-    double count;   /* of these: less than whole ones where a container has a quota */
+    uint64_t cores;   /* name of the set that it may use, on this host */
+    double count;     /* of these: less than whole ones where a container has a quota */
 } msdu__place_name;
 msdu__place_name msdu__cores_name(void); /* of the calling process */
 /* From the names of all ranks: do those of this host outnumber its cores? Who may use the same? */

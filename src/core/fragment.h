@@ -19,11 +19,11 @@ typedef struct msdu__control {
     double step_ns;
     double link_ns;
     double latency_ns;
-    double wait_ns;   /* the API thread's, since the message before */
-    double alone_ns;  /* part of wait_ns in which a core of this host was idle; upper bound */
-    float queued_ns;  /* in the round of link_ns the communication thread waited for a core */
-    float coding_ns;  /* and had one for coding */
-    double loss;      /* NaN: not told */
+    double wait_ns;  /* the API thread's, since the message before */
+    double alone_ns; /* part of wait_ns in which a core of this host was idle; upper bound */
+    float queued_ns; /* in the round of link_ns the communication thread waited for a core */
+    float coding_ns; /* and had one for coding */
+    double loss;     /* NaN: not told */
     double lr;
     double flags;      /* msdu__control_flag, added up */
     double weight;     /* of this rank in the mean */

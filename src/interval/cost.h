@@ -15,11 +15,12 @@
  * hides as link time does. On busy cores every part of it that hides is taken from the trainer:
  * of R ranks on C cores, whose computing keeps D of these busy,
  *
- *     taken = share (cost(choice) - h cost(plain)),    share = max(0, min(1, (D + R - C) / R)) R / C
+ *     taken = share (cost(choice) - h cost(plain))
+ *     share = max(0, min(1, (D + R - C) / R)) R / C
  *
- * with one coding thread a rank: `D + R - C` of R threads find no idle core, and what R of them take
- * is missing in C cores. Plain float32 in every step is the measure, as every trainer pays that;
- * less than nothing is not counted as a gain.
+ * with one coding thread a rank: `D + R - C` of R threads find no idle core, and what R of them
+ * take is missing in C cores. Plain float32 in every step is the measure, as every trainer pays
+ * that; less than nothing is not counted as a gain.
  */
 #ifndef MSDU_INTERVAL_COST_H
 #define MSDU_INTERVAL_COST_H

@@ -287,8 +287,9 @@ static double taken_ns(const msdu__whatif_model *m, const msdu__sim_result *resu
 {
     msdu__wire_costs costs = msdu__whatif_costs(m->q);
     msdu__choice choice = {.interval = m->way->interval, .wire = m->way->wire};
-    msdu__interval_args args = {
-        .copy_ns = costs.copy_ns, .wire_count = MSDU__WIRE_COUNT, .widest_wire = MSDU__WIRE_FLOAT32};
+    msdu__interval_args args = {.copy_ns = costs.copy_ns,
+                                .wire_count = MSDU__WIRE_COUNT,
+                                .widest_wire = MSDU__WIRE_FLOAT32};
     msdu__round_stats stats = {
         .ranks = (int32_t)m->q->network.ranks,
         .elements = m->job.slice_count > 0 ? msdu__profile_elements(m->q->profile) : 0,

@@ -22,7 +22,7 @@ typedef struct msdu__whatif_question {
     double slice_ns;      /* of the communication thread with each slice, beside passes over it */
     double pass_factor;   /* time of the communication thread's passes: times what was measured */
     double slowness;      /* time of the profile's computing: times what it says; 0: 1 */
-    double taken_share;   /* of what rounds cost a processor: time that computing is longer for it */
+    double taken_share; /* of what rounds cost a processor: time that computing is longer for it */
     const msdu__wire_costs *costs; /* of coding; NULL: of a server */
 } msdu__whatif_question;
 
@@ -42,7 +42,7 @@ typedef struct msdu__whatif_answer {
     double bytes;         /* a rank sends in a step */
     double link_ns;       /* the link is in use, a round */
     double wait_ns;       /* of the API thread, a step */
-    double taken_ns; /* of a step, from computing: no core was idle (interval/cost.h) */
+    double taken_ns;      /* of a step, from computing: no core was idle (interval/cost.h) */
     uint32_t slices;
     bool has_renewed; /* the plan's order became another than the slicer's */
 } msdu__whatif_answer;

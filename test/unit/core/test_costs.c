@@ -15,7 +15,8 @@
 static const ranks_tensor tensors[] = {{30000, MSDU_FLOAT32, MSDU_ROLE_MODEL, 0},
                                        {20000, MSDU_FLOAT32, MSDU_ROLE_MODEL, 0}};
 
-/* Machines on which something else is slow: rank 0 encodes slowly, rank 1 decodes, rank 2 copies. */
+/* Machines on which something else is slow: rank 0 encodes slowly, rank 1 decodes, rank 2 copies.
+ */
 static msdu__wire_costs machines[RANKS];
 
 static const msdu__wire_costs *machine_0(void)

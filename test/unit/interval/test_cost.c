@@ -15,8 +15,8 @@ START_TEST(idle_cores_take_nothing_and_busy_ones_all)
     ck_assert_double_eq(msdu__cost_share(2, 4, 2), 0);
     ck_assert_double_eq(msdu__cost_share(2, 2, 2), 1);
     ck_assert_double_eq(msdu__cost_share(1, 4, 4), 0.25); /* a trainer of four threads */
-    ck_assert_double_eq(msdu__cost_share(4, 2, 2), 2); /* two ranks a core: both are coded for */
-    ck_assert_double_eq(msdu__cost_share(4, 2, 9), 2); /* no more than there are */
+    ck_assert_double_eq(msdu__cost_share(4, 2, 2), 2);    /* two ranks a core: both are coded for */
+    ck_assert_double_eq(msdu__cost_share(4, 2, 9), 2);    /* no more than there are */
     ck_assert_double_eq(msdu__cost_share(2, 2, 0), 0);
     ck_assert_double_eq(msdu__cost_share(0, 2, 1), 0); /* not known */
     ck_assert_double_eq(msdu__cost_share(2, 0, 1), 0);

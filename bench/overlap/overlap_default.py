@@ -41,7 +41,7 @@ STEPS, WARMUP, WARMUP_DEFAULT = 16, 48, 96  # sizes of slices are tuned, formats
 SHARE = 0.9  # of its part of the time left, that a case may take
 RUN_S = 6  # contexts, connections, the laboratory
 PARAMETERS = 25.6e6  # of the profile, at scale 1
-SCALES = (0.001, 0.25)  # a model of layers still; memory of four ranks
+SCALES = (0.0005, 0.25)  # a model of layers still; memory of four ranks
 MTU = 9000
 LOOPBACK_MBIT = 10000  # for the size only: it is measured
 
@@ -65,6 +65,14 @@ class Case:
     def name(self) -> str:
         """Of the run in the records."""
         return f"default-{self.link}-{self.ranks}ranks-ratio{self.ratio:g}"
+
+
+def is_link(text: str) -> bool:
+    """Is it the loopback, or a rate in Mbit/s?"""
+    try:
+        return text == "loopback" or 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
@@ -225,8 +233,7 @@ def main() -> int:
     args = parser.parse_args()
     if not set(args.methods.split(",")) <= set(FIXED) or PLAIN not in args.methods.split(","):
         parser.error(f"--methods are of {','.join(FIXED)}, with {PLAIN}")
-    if any(not math.isfinite(float(link)) or float(link) <= 0
-           for link in args.links.split(",") if link != "loopback"):
+    if not all(map(is_link, args.links.split(","))):
         parser.error("--links are loopback or rates in Mbit/s")
     missing: list[str] = []
     if args.report:

@@ -34,13 +34,16 @@ static msdu__place_name own; /* written once */
 /* Cores that a container may use at a time, as control groups have it: "200000 100000" are two. */
 static double quota(double most)
 {
-    double shares[2] = {0, 0};
+    char line[64] = {0};
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    bool is_read = file != NULL && fscanf(file, "%lf %lf", &shares[0], &shares[1]) == 2;
+    bool is_read = file != NULL && fgets(line, sizeof(line), file) != NULL;
     if (file != NULL) {
         fclose(file);
     }
-    return is_read && shares[0] > 0 && shares[0] < most * shares[1] ? shares[0] / shares[1] : most;
+    char *rest = line;
+    double used = is_read ? strtod(line, &rest) : 0; /* 0: "max" */
+    double period = strtod(rest, NULL);
+    return used > 0 && used < most * period ? used / period : most;
 }
 
 /* Number of one that this process is in, 0: not known. */
@@ -222,11 +225,11 @@ double msdu__cores_alone(const msdu__engine *e, msdu__fragment *f, double waited
 }
 
 /* While the trainer waits, no core is taken from it: what it computes it does in the rest of the
- * time. All processes of the crowd are taken for as busy as this one. */
+ * time. All processes of the crowd are taken for as busy as this one. A device codes by itself. */
 double msdu__cores_taken(const msdu__engine *e, msdu__fragment *f, double waited_ns)
 {
     const msdu__crowd *crowd = &e->job->crowd;
-    if (crowd->ranks <= 0 || e->job->clock != msdu__clock_monotonic) {
+    if (crowd->ranks <= 0 || e->job->clock != msdu__clock_monotonic || e->job->device != NULL) {
         return 0;
     }
     uint64_t now = msdu__engine_now(e);

@@ -11,8 +11,8 @@
  * parameters the capture and the correction besides. `scale` is what coding took in rounds as they
  * are, over what was measured before the first.
  *
- * While cores are idle, none of this is the trainer's: it bounds a round, as link time does, and
- * hides as link time does. On busy cores every part of it that hides is taken from the trainer:
+ * While cores are idle, none of this is the trainer's: coding is a part of a round's time, as the
+ * link's is, and hides as that does. On busy cores every part of it that hides is taken from the trainer:
  * of R ranks on C cores, whose computing keeps D of these busy,
  *
  *     taken = share (cost(choice) - h cost(plain))

@@ -180,6 +180,13 @@ START_TEST(what_computes_leaves_no_core_for_coding)
         ck_assert(cores == 1 ? share > 0 && share <= 1 : share == 0);
         ck_assert_double_eq(msdu__cores_taken(&engine, &f, 1e15), share); /* it only waited */
     }
+    msdu__fragment f = {.last = {.taken = {.told_ns = 1, .share = 1}}};
+    job.crowd.cores = 1e-9;
+    ck_assert_double_gt(msdu__cores_taken(&engine, &f, 0), 0);
+    static const msdu_device device;
+    job.device = &device; /* it codes by itself */
+    ck_assert_double_eq(msdu__cores_taken(&engine, &f, 0), 0);
+    job.device = NULL;
     job.crowd = (msdu__crowd){.ranks = 0};
 }
 END_TEST

@@ -124,7 +124,7 @@ class Default(unittest.TestCase):
             self.assertTrue(row.startswith("| 20-2ranks-ratio4 |"))
 
     def test_the_grid_fits_the_budget(self) -> None:
-        for budget in (20, 30, 120):
+        for budget in (25, 30, 120):
             args = argparse.Namespace(links="loopback,10000,1000,200,20", ranks="2,4",
                                       ratios="1,4,0.25,16")
             left = 60.0 * budget

@@ -12,8 +12,8 @@
  * are, over what was measured before the first.
  *
  * While cores are idle, none of this is the trainer's: coding is a part of a round's time, as the
- * link's is, and hides as that does. On busy cores every part of it that hides is taken from the trainer:
- * of R ranks on C cores, whose computing keeps D of these busy,
+ * link's is, and hides as that does. On busy cores every part of it that hides is taken from the
+ * trainer. With R ranks on C cores, whose computing keeps D of these busy,
  *
  *     taken = share (cost(choice) - h cost(plain))
  *     share = max(0, min(1, (D + R - C) / R)) R / C

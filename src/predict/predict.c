@@ -130,21 +130,33 @@ static void share_work(msdu__whatif_model *m, const msdu__slice *slice,
     }
 }
 
+/* Of the communication thread over an element; float32 is not coded. */
+static double pass_ns(const msdu__wire_costs *costs, int wire, int pass)
+{
+    switch (pass) {
+    case MSDU__SIM_CAPTURE:
+        return CAPTURED * costs->copy_ns;
+    case MSDU__SIM_ENCODE:
+        return costs->of[wire].encode;
+    case MSDU__SIM_SUM:
+        return costs->of[wire].sum;
+    default:
+        return wire != MSDU__WIRE_FLOAT32 ? costs->of[wire].decode : DIVIDED * costs->copy_ns;
+    }
+}
+
 static void fill_slice(msdu__whatif_model *m, uint32_t index)
 {
     const msdu__slice *slice = &m->slicing.slices[index];
     msdu__sim_slice *out = &m->slices[index];
     msdu__whatif_load load = load_of(m, slice);
     msdu__wire_costs costs = msdu__whatif_costs(m->q);
-    const msdu__wire_cost *cost = &costs.of[msdu__wire_of(slice->dtype, m->way->wire)];
-    double count = (double)slice->count;
     out->part = slice->fragment;
     out->exchange = msdu__whatif_exchange_of(&m->q->network, &load);
-    out->pass_ns[MSDU__SIM_CAPTURE] = CAPTURED * costs.copy_ns * count;
-    out->pass_ns[MSDU__SIM_ENCODE] = load.is_compressed ? cost->encode * count : 0;
-    out->pass_ns[MSDU__SIM_SUM] = load.is_compressed ? cost->sum * count : 0;
-    out->pass_ns[MSDU__SIM_DECODE] =
-        count * (load.is_compressed ? cost->decode : DIVIDED * costs.copy_ns);
+    for (int i = 0; i < MSDU__SIM_PASSES; i++) {
+        out->pass_ns[i] =
+            pass_ns(&costs, msdu__wire_of(slice->dtype, m->way->wire), i) * (double)slice->count;
+    }
     /* half of it sends, half receives */
     out->pass_ns[MSDU__SIM_ENCODE] += m->q->slice_ns / 2;
     out->pass_ns[MSDU__SIM_DECODE] += m->q->slice_ns / 2;

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COUNT 131072U /* elements: more than the first cache levels hold, together with the codes  \
-                       */
+/* Elements: more than the first cache levels hold, together with the codes. */
+#define COUNT 131072U
 #define BLOCK 256U
 /* Passes of each kind: at least so many, of which the first fills caches, then for as long. */
 #define PASSES_LEAST 4

@@ -119,8 +119,9 @@ typedef struct msdu__engine {
     msdu__interval_state interval_state;
     msdu__decision decision; /* the latest */
     msdu__tuner tuner;
-    bool was_compressed;      /* a narrow round was heard: cuts are the wire's, and not measured */
-    uint64_t *control_shares; /* sizeof(msdu__control) for every rank */
+    msdu__tuning exact_tuning; /* what float32 had when the first narrow round was heard */
+    bool was_compressed;       /* a narrow round was heard: cuts are the wire's, and not measured */
+    uint64_t *control_shares;  /* sizeof(msdu__control) for every rank */
     msdu__files files;
     double norm_average;   /* clip: running norm of the mean pseudo-gradient */
     bool waits_for_device; /* a mark was not reached when last looked at */

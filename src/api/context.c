@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/costs.h"
 #include "core/memory.h"
 #include "core/progress.h"
 
 void msdu__context_init(msdu_ctx *ctx)
 {
     ctx->job.clock = msdu__clock_monotonic;
+    ctx->job.measure_costs = msdu__costs_here;
     ctx->job.rank = (int32_t)ctx->job.settings.rank;
     ctx->job.ranks = (int32_t)ctx->job.settings.ranks;
     ctx->engine.job = &ctx->job;

@@ -103,6 +103,12 @@ static bool has_hope(const msdu__gain *gain)
     return saved > HOPE * gain->plain_ns;
 }
 
+/* Is what plain steps took long ago still to be believed? */
+static bool is_stale(const msdu__gain *gain)
+{
+    return doubled(KEPT_STEPS, gain->kept_looks, KEPT_MOST) == KEPT_MOST;
+}
+
 void msdu__gain_decide(msdu__gain *gain, const double largest[MSDU__GAIN_NUMBERS])
 {
     const double step_ns = largest[0];
@@ -121,7 +127,9 @@ void msdu__gain_decide(msdu__gain *gain, const double largest[MSDU__GAIN_NUMBERS
     case MSDU__GAIN_KEPT:
         gain->taken_ns = step_ns;
         gain->kept_looks++;
-        enter(gain, step_ns < gain->plain_ns ? MSDU__GAIN_KEPT : MSDU__GAIN_PLAIN);
+        gain->trials -= is_stale(gain) ? 1 : 0; /* the next is no new one */
+        enter(gain,
+              step_ns < gain->plain_ns && !is_stale(gain) ? MSDU__GAIN_KEPT : MSDU__GAIN_PLAIN);
         break;
     case MSDU__GAIN_REFUSED:
         enter(gain, MSDU__GAIN_PLAIN);

@@ -7,11 +7,15 @@
  * several blocks of steps: what a busy machine adds is no property of the network. The wait is that
  * of the rank that waited least: the others waited for it.
  *
- *   PLAIN   all calls are passed through, and timed. Then an estimate says whether fewer bytes
- * could save a tenth of a step: what the network took, less what coding takes. TRIAL   an engine
- * does it, and is timed. It stays if steps are shorter by a twentieth. KEPT    looked at again
- * after ever more steps: if they are no shorter than plain ones were, the engine goes, and plain
- * calls are timed anew. REFUSED plain, for longer and longer, and after TRIALS_MAX trials for good.
+ * PLAIN: all calls are passed through, and timed. Then an estimate says whether fewer bytes could
+ * save a tenth of a step: what the network took, less what coding takes.
+ *
+ * TRIAL: an engine does it, and is timed. It stays if steps are shorter by a twentieth.
+ *
+ * KEPT: looked at again after ever more steps. If they are no shorter than plain ones were, or once
+ * these were timed some 16000 steps ago, the engine goes, and plain calls are timed anew.
+ *
+ * REFUSED: plain, for longer and longer, and after TRIALS_MAX trials for good.
  */
 #ifndef MSDU_GAIN_H
 #define MSDU_GAIN_H

@@ -55,7 +55,11 @@ static void code_message_4(msdu__serial *c, msdu__control *said)
     msdu__serial_array(c, "message", &said->loss, second / sizeof(double), sizeof(double));
     msdu__serial_array(c, "message", said->check, 2, sizeof(double));
     if (!c->is_dry) {
-        said->queued_ns = said->steps = said->missed = said->hash[0] = said->hash[1] = 0;
+        double host_ranks = 0; /* it was as wide as what is there now */
+        memcpy(&host_ranks, &said->host_ranks, sizeof(host_ranks));
+        said->host_ranks = (float)host_ranks;
+        said->taken_share = said->queued_ns = said->coding_ns = 0;
+        said->steps = said->missed = said->hash[0] = said->hash[1] = 0;
     }
 }
 

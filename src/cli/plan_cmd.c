@@ -27,6 +27,7 @@ enum {
 };
 enum { KEY_BACKWARD = KEY_BLOCKING + 1, KEY_PROFILE, KEY_METHODS, KEY_TOPOLOGY, KEY_SETTINGS };
 enum { KEY_JSON = KEY_SETTINGS + 1, KEY_SLICE_US, KEY_HOSTS, KEY_LINK, KEY_INNER, KEY_SPEEDS };
+enum { KEY_HERE = KEY_SPEEDS + 1, KEY_TAKEN };
 
 static const struct argp_option options[] = {
     {"profile", KEY_PROFILE, "NAME", 0, "name or file of a model profile", 0},
@@ -56,6 +57,11 @@ static const struct argp_option options[] = {
      "of an exchange: direct (default), ring, tree, hierarchical", 0},
     {"passes", KEY_PASSES, "X", 0,
      "time of passes over slices, times that of bench/results/kernels.txt (default 1)", 0},
+    {"here", KEY_HERE, NULL, 0, "passes take what they take on this machine, measured now", 0},
+    {"taken", KEY_TAKEN, "X", 0,
+     "of a round's processor time, time that computing is longer for it: 0 where cores are idle "
+     "(default), 1 where a rank has one and keeps it busy",
+     0},
     {"slice-us", KEY_SLICE_US, "X", 0,
      "processor time of sending and receiving a slice, beside these (default 0)", 0},
     {NULL, 0, NULL, 0, "The methods:", 0},
@@ -99,6 +105,7 @@ static const struct number {
     {KEY_SLICE, offsetof(msdu__plan_request, slice_bytes), 1024, 1 << 30, true},
     {KEY_PASSES, offsetof(msdu__plan_request, passes), 0, 1e6, false},
     {KEY_SLICE_US, offsetof(msdu__plan_request, slice_us), 0, 1e9, false},
+    {KEY_TAKEN, offsetof(msdu__plan_request, taken), 0, 1e3, false},
     {KEY_UP_TO, offsetof(msdu__plan_request, up_to), 0, 4096, true},
 };
 
@@ -167,6 +174,9 @@ static error_t on_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_BACKWARD:
         r->is_backward = true;
+        return 0;
+    case KEY_HERE:
+        r->is_here = true;
         return 0;
     case KEY_JSON:
         r->is_json = true;
@@ -262,6 +272,8 @@ static void set_question(msdu__plan_request *r)
         .interval = (uint32_t)r->interval,
         .slice_ns = r->slice_us * 1e3,
         .pass_factor = r->passes,
+        .taken_share = r->taken,
+        .costs = r->is_here ? msdu__whatif_costs_here() : NULL,
     };
     set_ratio(r);
 }

@@ -25,10 +25,12 @@ typedef struct msdu__plan_request {
     double interval;
     double slice_bytes;
     double passes;
+    double taken;
     double slice_us;
     double up_to;
     int topology;
     bool is_sgd;
+    bool is_here;
     bool is_blocking;
     bool is_backward;
     bool is_json;

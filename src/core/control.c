@@ -81,14 +81,16 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
         .latency_ns = e->link.latency_ns,
         .wait_ns = waited,
         .alone_ns = is_idle ? waited : msdu__cores_alone(e, f, waited),
-        .queued_ns = e->link.last_queued_ns,
+        .queued_ns = (float)e->link.last_queued_ns,
+        .coding_ns = (float)e->link.last_coding_ns,
         .loss = msdu__number_get(&e->hand->reports.loss),
         .lr = msdu__number_get(&e->hand->reports.lr),
         .flags = (f->order.is_wanted ? MSDU__CONTROL_PLAN : 0) +
                  (is_idle ? MSDU__CONTROL_IDLE : 0) +
                  (msdu__flag_get(&e->hand->reports.is_clipping) ? MSDU__CONTROL_CLIPS : 0),
         .weight = weight,
-        .host_ranks = msdu__handover_host_ranks(e->hand),
+        .host_ranks = (float)msdu__handover_host_ranks(e->hand),
+        .taken_share = (float)(is_idle ? 0 : msdu__cores_taken(e, f, waited)),
         .steps = (double)msdu__cell_get(&e->hand->reports.step_count),
         .missed = (double)e->ticks.missed_all,
         .check = {(double)(uint32_t)hash, (double)(uint32_t)(hash >> 32)},

@@ -6,6 +6,7 @@
 #include "decide.h"
 
 #include "control.h"
+#include "costs.h"
 #include "pace.h"
 #include "tune.h"
 
@@ -33,6 +34,8 @@ static void reduce_control(const msdu__engine *e, const msdu__fragment *f, msdu_
     double alones = 0;
     double trainers = 0;
     double queued = 0;
+    double coding = 0;
+    double taken = 0;
     double weights = msdu__message_weights(e, f);
     for (int32_t rank = e->job->ranks; rank-- > 0;) {
         stats->lr = f->control.of[rank].weight > 0 ? f->control.of[rank].lr : stats->lr;
@@ -46,6 +49,8 @@ static void reduce_control(const msdu__engine *e, const msdu__fragment *f, msdu_
         link = smallest(link, c->link_ns);
         latency = smallest(latency, c->latency_ns);
         queued = largest(queued, c->queued_ns);
+        coding = largest(coding, c->coding_ns);
+        taken = largest(taken, c->taken_share);
         wait = c->weight > 0 ? smallest(wait, c->wait_ns) : wait; /* who joined does not train */
         alone = c->weight > 0 ? smallest(alone, c->alone_ns) : alone;
         alones += c->weight > 0 ? c->alone_ns : 0;
@@ -66,6 +71,8 @@ static void reduce_control(const msdu__engine *e, const msdu__fragment *f, msdu_
     stats->link_ns = (uint64_t)link;
     stats->latency_ns = (uint64_t)latency;
     stats->queued_ns = (uint64_t)queued;
+    stats->coding_ns = coding;
+    stats->taken_share = taken;
     stats->wait_ns = isfinite(wait) ? (uint64_t)wait : 0;
     stats->straggler_ns = isfinite(alone) ? (uint64_t)(alones / trainers - alone) : 0;
     stats->shared_ns = isfinite(wait) ? (uint64_t)(wait - smallest(wait, alone)) : 0;
@@ -107,6 +114,7 @@ static void collect_stats(const msdu__engine *e, const msdu__fragment *f, msdu__
     /* one of several fragments speaks for the whole model */
     double whole = (double)e->model->element_count / (double)fragment_elements(e, f);
     stats->link_ns = (uint64_t)((double)stats->link_ns * whole);
+    stats->coding_ns *= whole;
     stats->round_bytes = (uint64_t)((double)f->bytes * whole);
 }
 
@@ -143,6 +151,7 @@ void msdu__decide(msdu__engine *e, msdu__fragment *f)
     msdu__round_stats stats;
     msdu__decision *next = &msdu__engine_answer(e, f)->decision;
     collect_stats(e, f, &stats);
+    msdu__costs_learn(e, &stats);
     *next = (msdu__decision){.interval = f->round.interval,
                              .wire = f->round.wire,
                              .delay_steps = (uint32_t)e->job->settings.delay_steps};

@@ -15,13 +15,6 @@
  * than h = 4 in four bits, whose error the budget is (src/interval/DESIGN.md). */
 #define SPARSE_ERROR 0.34
 
-/* Of an element: encoded by its rank and its owner, summed, decoded; on one core of a server, from
- * `msdu bench kernels` (src/wire/DESIGN.md). */
-static const double code_ns[MSDU__WIRE_COUNT] = {
-    [MSDU__WIRE_BFLOAT16] = 0.4, [MSDU__WIRE_FLOAT16] = 0.6, [MSDU__WIRE_INT8] = 0.8,
-    [MSDU__WIRE_INT4] = 0.9,     [MSDU__WIRE_INT2] = 2.0,    [MSDU__WIRE_SPARSE] = 2.3,
-};
-
 /* A narrower format must save this share of a round's bytes, statistics included. */
 #define SAVED_LEAST 0.25
 
@@ -51,7 +44,6 @@ void msdu__derive_wires(msdu__job *job, const uint64_t *round_bytes)
             .name = wire->name,
             .bits = wire->bits,
             .residual_ratio = wire->residual_ratio,
-            .code_ns = code_ns[i],
             .error_ratio = i == MSDU__WIRE_SPARSE ? SPARSE_ERROR : wire->residual_ratio,
             /* In the accumulated domain it has not been tried. */
             .is_allowed = may_be && (i != MSDU__WIRE_SPARSE ||
@@ -59,6 +51,16 @@ void msdu__derive_wires(msdu__job *job, const uint64_t *round_bytes)
             .is_allowed_h1 = may_be && may_carry_gradients(&job->settings, i),
             .has_backlog = i == MSDU__WIRE_SPARSE,
         };
+    }
+    msdu__derive_costs(job);
+}
+
+void msdu__derive_costs(msdu__job *job)
+{
+    msdu__interval_args *a = &job->interval_args;
+    a->copy_ns = job->costs.copy_ns;
+    for (int i = 0; i < MSDU__WIRE_COUNT; i++) {
+        a->wires[i].code_ns = msdu__wire_code_ns(&job->costs, i, job->ranks);
     }
 }
 
@@ -111,6 +113,7 @@ static void derive_interval(msdu__job *job)
         .hide_share = s->overlap == MSDU__OVERLAP_BLOCKING ? 0.0 : HIDDEN_UNDER_BACKWARD,
     };
     derive_hiding(s, &job->interval_args);
+    job->costs = msdu__wire_costs_server; /* until ranks have met */
     msdu__derive_wires(job, NULL);
     job->policy = msdu__policy_find(s->interval);
 }

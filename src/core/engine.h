@@ -41,8 +41,16 @@ typedef struct msdu__link {
     uint64_t queued_ns;    /* the thread's time on a run queue, when the latest round ended; 0: none
                               did */
     double last_queued_ns; /* of that round */
+    double coding_ns;      /* processor time of coding in the present round */
+    double last_coding_ns;
     double latency_ns;
 } msdu__link;
+
+/* What choices cost the processor, as rounds tell it; equal on all ranks. */
+typedef struct msdu__costs_told {
+    double code_scale; /* coding, times what job->costs say; 0: not known */
+    double taken_share;
+} msdu__costs_told;
 
 /* For replan.c. */
 typedef struct msdu__plan_scratch {
@@ -104,14 +112,16 @@ typedef struct msdu__engine {
     bool slices_are_whole; /* one fragment holds all slices (gradient domain) */
     msdu__queue queue;
     msdu__link link;
+    msdu__costs_told costs;
     bool is_two_level;     /* see levels.h */
     uint64_t inside_bytes; /* given to ranks of this host */
     uint64_t channel_sequence[MSDU_GROUPS][2 * MSDU__LANES_MAX + 2];
     msdu__interval_state interval_state;
     msdu__decision decision; /* the latest */
     msdu__tuner tuner;
-    bool was_compressed;      /* a narrow round was heard: cuts are the wire's, and not measured */
-    uint64_t *control_shares; /* sizeof(msdu__control) for every rank */
+    msdu__tuning exact_tuning; /* what float32 had when the first narrow round was heard */
+    bool was_compressed;       /* a narrow round was heard: cuts are the wire's, and not measured */
+    uint64_t *control_shares;  /* sizeof(msdu__control) for every rank */
     msdu__files files;
     double norm_average;   /* clip: running norm of the mean pseudo-gradient */
     bool waits_for_device; /* a mark was not reached when last looked at */

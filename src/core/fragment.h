@@ -19,14 +19,16 @@ typedef struct msdu__control {
     double step_ns;
     double link_ns;
     double latency_ns;
-    double wait_ns;   /* the API thread's, since the message before */
-    double alone_ns;  /* part of wait_ns in which a core of this host was idle; upper bound */
-    double queued_ns; /* in the round of link_ns the communication thread waited for a core */
-    double loss;      /* NaN: not told */
+    double wait_ns;  /* the API thread's, since the message before */
+    double alone_ns; /* part of wait_ns in which a core of this host was idle; upper bound */
+    float queued_ns; /* in the round of link_ns the communication thread waited for a core */
+    float coding_ns; /* and had one for coding */
+    double loss;     /* NaN: not told */
     double lr;
     double flags;      /* msdu__control_flag, added up */
     double weight;     /* of this rank in the mean */
-    double host_ranks; /* over which gradients of local steps are averaged; 1: they are its own */
+    float host_ranks;  /* over which gradients of local steps are averaged; 1: they are its own */
+    float taken_share; /* of processor time of coding, that the trainer lacks (interval/cost.h) */
     double steps;      /* of this rank, ended */
     double missed;     /* rounds by the clock that it missed since the start, this one included */
     double check[2];   /* halves of a hash of round, interval, wire and order; equal on all ranks */
@@ -83,6 +85,12 @@ typedef struct msdu__last_message {
     uint64_t told_ns;      /* time; 0: no message left yet */
     uint64_t computing_ns; /* processor time of this process */
     uint64_t stolen_ns;    /* time that a hypervisor took from all cores */
+    struct {
+        uint64_t told_ns; /* as above */
+        uint64_t process_ns;
+        uint64_t thread_ns; /* processor time of the communication thread */
+        double share;       /* as told then */
+    } taken;
 } msdu__last_message;
 
 typedef struct msdu__fragment {

@@ -10,7 +10,7 @@
 #include "config/config.h"
 #include "correct/correct.h"
 #include "interval/interval.h"
-#include "wire/wire.h"
+#include "wire/cost.h"
 
 /* Hosts of a job, see core/levels.h. */
 typedef struct msdu__levels {
@@ -28,10 +28,19 @@ typedef struct msdu__levels {
     char job[40];
 } msdu__levels;
 
+/* Ranks that may run on the same cores. */
+typedef struct msdu__crowd {
+    int32_t ranks; /* 0: not known */
+    int32_t processes;
+    double cores; /* that they have together */
+} msdu__crowd;
+
 typedef struct msdu__job {
     msdu__settings settings;
     msdu__log log;
     msdu__clock_fn clock;
+    const msdu__wire_costs *(*measure_costs)(void); /* of this process; another one's in tests */
+    msdu__wire_costs costs;                         /* of the slowest rank */
     const msdu_backend *backend;
     msdu_host host;
     msdu_comm *comm;           /* NULL: the group was not joined */
@@ -40,6 +49,7 @@ typedef struct msdu__job {
     int32_t ranks;
     long cores;        /* of this host */
     double core_share; /* cores of this host for each process where ranks outnumber them, else 0 */
+    msdu__crowd crowd; /* of this rank */
     bool is_accumulated;   /* domain accumulated */
     bool starts_gradients; /* the first step is in the gradient domain */
     bool starts_local;     /* or in the parameter domain */
@@ -67,5 +77,7 @@ msdu_status msdu__derive(msdu__job *job, msdu__correct_args *correct_out);
 /* Formats, and which of them wire auto may choose. round_bytes: by format, sent in a round as
  * slices are cut, so that only those count that send less; NULL: nothing is cut. */
 void msdu__derive_wires(msdu__job *job, const uint64_t *round_bytes);
+/* What choices cost a processor, from job->costs. */
+void msdu__derive_costs(msdu__job *job);
 
 #endif

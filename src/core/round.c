@@ -156,6 +156,8 @@ static void note_times(msdu__engine *e)
     e->link.queued_ns = queued;
     e->link.last_ns = e->link.now_ns;
     e->link.now_ns = 0;
+    e->link.last_coding_ns = e->link.coding_ns;
+    e->link.coding_ns = 0;
 }
 
 bool msdu__round_finish(msdu__engine *e, msdu__fragment *f)

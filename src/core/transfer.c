@@ -5,6 +5,7 @@
  */
 #include "transfer.h"
 
+#include "cores.h"
 #include "domain.h"
 #include "kernels.h"
 
@@ -29,6 +30,19 @@ static msdu_exchange exchange_of(const msdu__engine *e, const msdu__fragment *f,
 static msdu_launch floats_at(const msdu__engine *e, msdu_stage stage, uint64_t count)
 {
     return msdu__kernels_at(e, stage, MSDU_FLOAT32, count);
+}
+
+/* Processor time of coding counts for the round. With a clock of a test nothing is measured, and a
+ * device codes by itself. */
+static uint64_t coding_begins(const msdu__engine *e)
+{
+    bool is_measured = e->job->clock == msdu__clock_monotonic && e->job->device == NULL;
+    return is_measured ? msdu__cores_thread_ns() : 0;
+}
+
+static void coding_ends(msdu__engine *e, uint64_t began_ns)
+{
+    e->link.coding_ns += began_ns > 0 ? (double)(msdu__cores_thread_ns() - began_ns) : 0;
 }
 
 static uint64_t ring_bytes(const msdu__engine *e, uint64_t bytes)
@@ -112,7 +126,9 @@ static msdu_status start_exchange(msdu__engine *e, msdu__fragment *f, uint32_t s
         f->contribution.weight > 0 || (e->is_two_level && has_host_weight(e, f, slice));
     float *residual = wire->has_feedback && has_weight ? run->residual : NULL;
     run->has_residual = run->has_residual || residual != NULL;
+    uint64_t began = coding_begins(e);
     MSDU__KERNEL(e, encode, &at, &x, value, residual, slot->send, &run->found->residual);
+    coding_ends(e, began);
     msdu_op op = {
         .kind = MSDU_OP_ALLTOALL,
         .group = outer_group(e),
@@ -206,7 +222,9 @@ void msdu__transfer_sum(msdu__engine *e, const msdu__fragment *f, uint32_t slice
     }
     bool may_be_void = f->contribution.weight == 0;
     float *residual = msdu__wire_at(x.format)->has_feedback ? run->owner_residual : NULL;
+    uint64_t began = coding_begins(e);
     MSDU__KERNEL(e, reduce, &at, &x, slot->received, may_be_void ? NULL : residual, slot->sum, out);
+    coding_ends(e, began);
     /* if no rank has weight the mean is dropped, and what it held back with it: not sent */
     if (may_be_void && residual != NULL && !is_empty(e, slice)) {
         MSDU__KERNEL(e, reduce, &at, &x, slot->received, residual, slot->sum, out);
@@ -217,6 +235,8 @@ void msdu__transfer_decode(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     msdu_exchange x = exchange_of(e, f, slice);
     msdu_launch at = floats_at(e, MSDU_STAGE_LATE, e->model->slicing.slices[slice].count);
+    uint64_t began = coding_begins(e);
     MSDU__KERNEL(e, decode, &at, &x, e->slots[e->runs[slice].slot].send,
                  msdu__domain_buffer(e, f, slice));
+    coding_ends(e, began);
 }

@@ -88,14 +88,18 @@ static void log_choice(msdu__engine *e, const msdu__round_stats *stats)
  * Compressed rounds are held up by messages and quantizing, which the model does not know: small
  * slices would be the wrong answer. They go by the bytes that a slice sends, and nothing is
  * measured any more. Compressed formats next to each other change now and then, and each slicing
- * costs a step its overlap: slices only grow until float32 comes back.
+ * costs a step its overlap: slices only grow until float32 comes back, with what was the best for
+ * it.
  */
 static void note_wire(msdu__engine *e, const msdu__round_stats *stats)
 {
     bool is_compressed = stats->wire != MSDU__WIRE_FLOAT32;
+    if (!e->was_compressed) {
+        e->exact_tuning = e->tuner.is_settled ? e->tuner.present : e->model->recut.first;
+    }
     uint32_t lanes = e->tuner.present.lanes;
-    msdu__tuning wanted = is_compressed ? msdu__tune_of_wire(e->job, e->model, stats->wire, lanes)
-                                        : e->model->recut.first;
+    msdu__tuning wanted =
+        is_compressed ? msdu__tune_of_wire(e->job, e->model, stats->wire, lanes) : e->exact_tuning;
     if (!is_compressed && !e->was_compressed) {
         return;
     }

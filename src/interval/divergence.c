@@ -38,6 +38,7 @@ typedef struct model {
     msdu__hiding hiding;
     uint32_t low; /* h may be low .. high */
     uint32_t high;
+    bool has_plain; /* float32 gradients may be had: what is no faster is not taken */
 } model;
 
 typedef struct option {
@@ -169,6 +170,17 @@ static bool may_delay(const msdu__interval_args *args, uint32_t interval, uint32
                       : delay >= args->delay_min && delay < interval;
 }
 
+/* By what is predicted: steps are as long as those of plain float32, or longer. */
+static bool is_no_faster(const model *m, const option *o)
+{
+    int plain = m->drift.args->widest_wire;
+
+    if (!m->has_plain || (o->choice.interval == 1 && o->choice.wire == plain)) {
+        return false;
+    }
+    return o->overhead >= evaluate(m, &(msdu__choice){.interval = 1, .wire = plain}).overhead;
+}
+
 static void search_wires(const model *m, uint32_t interval, uint32_t delay, found *best,
                          least_error *least)
 {
@@ -178,7 +190,9 @@ static void search_wires(const model *m, uint32_t interval, uint32_t delay, foun
         if (is_allowed(m, interval, wire)) {
             option o = evaluate(m, &(msdu__choice){interval, delay, wire});
 
-            consider(m, &o, best, least);
+            if (!is_no_faster(m, &o)) {
+                consider(m, &o, best, least);
+            }
         }
     }
 }
@@ -315,6 +329,15 @@ static bool is_shown(const model *m, const msdu__interval_state *state)
     return msdu__waiting_is_network(m->drift.args, &m->drift.stats, state);
 }
 
+/* Would rounds of some h that the budget will allow be faster than plain float32? */
+static bool is_worth(const model *m)
+{
+    found best;
+
+    search(m, 2, m->drift.args->interval_steps > 2 ? m->drift.args->interval_steps : 2, &best);
+    return best.rush.choice.interval > 0;
+}
+
 /* Drift was never measured: h = 1 if that does, else h = 2 once that is certain. */
 static option choose_unmeasured(const model *m, msdu__interval_state *state, const char **why)
 {
@@ -331,8 +354,14 @@ static option choose_unmeasured(const model *m, msdu__interval_state *state, con
         *why = "local steps wanted";
         return single;
     }
+    if (!is_worth(m)) {
+        *why = "local steps would be no faster";
+        return single;
+    }
     *why = "h 2 to measure drift";
-    search(m, 2, 2, &best);
+    model first = *m;
+    first.has_plain = false; /* it is on the way to a longer one */
+    search(&first, 2, 2, &best);
     return best.both.choice.interval > 0 ? best.both : best.rush;
 }
 
@@ -381,6 +410,7 @@ static void decide_usable(const msdu__interval_args *args, const msdu__round_sta
     msdu__drift_learn(args, stats, state, &m.drift);
     m.hiding = msdu__waiting_hiding(args, state);
     set_range(&m, state);
+    m.has_plain = stats->is_gradient && is_allowed(&m, 1, args->widest_wire);
     o = choose(&m, state, &why);
     why = given_up != NULL ? given_up : why;
     decision->interval = o.choice.interval > 0 ? o.choice.interval : m.low; /* no format allowed */

@@ -22,7 +22,7 @@ typedef struct msdu__interval_wire {
     double bits;           /* per element */
     double residual_ratio; /* predicted residual energy / energy of a contribution */
     double error_ratio;    /* the part of it that acts as noise does, in local rounds */
-    double code_ns;        /* of an element, both phases, on one core; until it is measured */
+    double code_ns;        /* of an element, both phases, on one core */
     bool is_allowed;       /* may be chosen in local rounds (h > 1) */
     bool is_allowed_h1;    /* may be chosen at h = 1 */
     bool has_backlog;      /* what it holds back waits for many steps: at h = 1 for gradients only,
@@ -50,6 +50,7 @@ typedef struct msdu__interval_args {
     uint32_t fragments; /* parts of the model that follow each other over a late round */
     double local_ns;    /* of a synchronization, that is no network's: where all ranks are on one */
     double local_byte_ns; /* host, threads that wake, and copies; likewise of a byte */
+    double copy_ns;       /* of a byte that one core copies */
     double hide_share;    /* of a step, that hides a gradient round, until measured */
     double hide_local;    /* likewise a local round that is not late */
     double clock_period;  /* rounds by the clock: steps of the median rank between them, at least */
@@ -93,6 +94,11 @@ typedef struct msdu__round_stats {
     uint64_t round_bytes; /* bytes of this round per rank */
     uint64_t elements;    /* synchronized elements */
     uint32_t messages;    /* slices of a round */
+    double coding_ns;     /* of the round before a core spent on coding, largest over ranks; 0: not
+                             known, or nothing was coded */
+    double code_scale;    /* what coding takes in rounds, times what args say; 0: not known */
+    double taken_share;   /* of what a round costs a processor: time that the step is longer for it,
+                             because no core is idle; above 1 where ranks outnumber cores */
     double host_ranks;    /* over which the ranks' gradients are averaged in local steps: ranks per
                              group of them; 0, 1: they are each rank's own */
 } msdu__round_stats;

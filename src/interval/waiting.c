@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "cost.h"
+
 /* Most of a measured time that is taken for what does not go with bytes. Slices in flight overlap
  * their latencies, so messages x latency is an upper bound only; what is left makes a narrower wire
  * worth a try, and the rounds after it measure what it gained. */
@@ -49,9 +51,10 @@ static double wire_bits(const msdu__interval_args *args, int wire)
 /* Beyond what is measured: a format that was not tried has its codes made on the same cores. */
 static double coding_ns(const msdu__interval_args *args, const msdu__round_stats *stats, int wire)
 {
-    double coded = args->wires[wire].code_ns - args->wires[stats->link_wire].code_ns;
+    double coded =
+        msdu__cost_code_ns(args, stats, wire) - msdu__cost_code_ns(args, stats, stats->link_wire);
 
-    return stats->fixed_ns > 0 ? 0 : fmax(coded, 0) * (double)stats->elements;
+    return stats->fixed_ns > 0 ? 0 : fmax(coded, 0);
 }
 
 double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
@@ -103,9 +106,10 @@ static bool is_late(const msdu__choice *choice)
 double msdu__interval_overhead(const msdu__interval_args *args, const msdu__round_stats *stats,
                                const msdu__hiding *hiding, const msdu__choice *choice)
 {
-    double step = (double)stats->step_ns;
+    double step = msdu__cost_step_ns(args, stats);
     double steps = choice->interval > 0 ? choice->interval : 1;
-    double waited = msdu__interval_sync_ns(args, stats, choice->wire);
+    double sync = msdu__interval_sync_ns(args, stats, choice->wire);
+    double waited = sync;
     double total = 0;
 
     if (is_late(choice)) {
@@ -125,8 +129,9 @@ double msdu__interval_overhead(const msdu__interval_args *args, const msdu__roun
         }
     }
     waited = fmax(waited, 0);
-    total = steps * step + waited;
-    return total > 0 ? waited / total : 0;
+    double lost = waited + msdu__cost_hidden_ns(args, stats, choice, sync, waited);
+    total = steps * step + lost;
+    return total > 0 ? lost / total : 0;
 }
 
 /* --- measurement --- */
@@ -330,7 +335,7 @@ bool msdu__waiting_is_network(const msdu__interval_args *args, const msdu__round
     double latency = flights * fmax((double)stats->latency_ns - (double)stats->queued_ns, 0);
     double exact = state->real[MSDU__REAL_PACE_EXACT];
     double narrow = state->real[MSDU__REAL_PACE_NARROW];
-    double coded = args->wires[stats->wire].code_ns * (double)stats->elements;
+    double coded = msdu__cost_code_ns(args, stats, stats->wire);
 
     if (args->fixed_wire >= 0 || exact <= 0 ||
         latency > args->target_overhead * (double)stats->step_ns) {

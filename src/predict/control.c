@@ -94,12 +94,13 @@ static msdu__round_stats stats_of(const run *r, const msdu__whatif_way *way,
         .weight_sq = 1,
         .residual_sq = energy * msdu__wire_at(way->wire)->residual_ratio,
         .loss = (double)NAN,
-        .step_ns = (uint64_t)answer->compute_ns,
+        .step_ns = (uint64_t)(answer->compute_ns + answer->taken_ns),
         .link_ns = (uint64_t)fmin(r->link_ns, 1e18),
         .latency_ns = (uint64_t)msdu__whatif_message_ns(&r->q->network),
         .wait_ns = (uint64_t)fmin(r->wait_ns, 1e18),
         .round_bytes = (uint64_t)fmin(answer->bytes * way->interval, 1e18),
         .elements = msdu__profile_elements(r->q->profile),
+        .taken_share = r->q->taken_share,
         .messages = answer->slices,
     };
 }
@@ -193,6 +194,8 @@ static msdu_status read_settings(run *r)
     job->settings.optimizer = r->wish->is_sgd ? MSDU__OPTIMIZER_SGD : job->settings.optimizer;
     job->ranks = (int32_t)r->q->network.ranks;
     status = status == MSDU_OK ? msdu__derive(job, &correct) : status;
+    job->costs = msdu__whatif_costs(r->q);
+    msdu__derive_costs(job);
     job->interval_args.can_go_local = true;
     return status;
 }

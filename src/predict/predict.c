@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/costs.h"
+#include "interval/cost.h"
 #include "wire/wire.h"
 
 #define ROUNDS       8
@@ -18,19 +20,29 @@
 #define FLOOR_NS     100000 /* as src/core/replan.c */
 
 /*
- * Passes over a slice by the communication thread, ns an element: capture, encode, sum, decode.
- * `msdu bench kernels`, bench/results/kernels.txt (64 MiB arrays, one core): capture is the sum of
- * squares, decoding of float32 the division by the number of ranks. Sums are for each rank.
+ * Of an element in each format, as bytes that a copy takes as long for: the capture, a sum of
+ * squares, takes 0.19 ns, and for float32 the division by the number of ranks 0.22 (`msdu bench
+ * kernels`, bench/results/kernels.txt: 64 MiB arrays, one core).
  */
-static const double pass_ns[MSDU__WIRE_COUNT][MSDU__SIM_PASSES] = {
-    [MSDU__WIRE_FLOAT32] = {0.19, 0, 0, 0.22},
-    [MSDU__WIRE_BFLOAT16] = {0.19, 0.47, 0.34, 0.35},
-    [MSDU__WIRE_FLOAT16] = {0.19, 0.52, 0.37, 0.25},
-    [MSDU__WIRE_INT8] = {0.19, 0.58, 0.32, 0.26},
-    [MSDU__WIRE_INT4] = {0.19, 0.84, 0.31, 0.25},
-    [MSDU__WIRE_INT2] = {0.19, 1.84, 0.27, 0.24},
-    [MSDU__WIRE_SPARSE] = {0.19, 5.2, 0.20, 0.21}, /* measured later, 16.8 million elements */
-};
+#define CAPTURED 2.24
+#define DIVIDED  2.59
+
+msdu__wire_costs msdu__whatif_costs(const msdu__whatif_question *question)
+{
+    msdu__wire_costs costs = question->costs != NULL ? *question->costs : msdu__wire_costs_server;
+    costs.copy_ns *= question->pass_factor;
+    for (int wire = 0; wire < MSDU__WIRE_COUNT; wire++) {
+        costs.of[wire].encode *= question->pass_factor;
+        costs.of[wire].sum *= question->pass_factor;
+        costs.of[wire].decode *= question->pass_factor;
+    }
+    return costs;
+}
+
+const msdu__wire_costs *msdu__whatif_costs_here(void)
+{
+    return msdu__costs_here();
+}
 
 msdu__whatif_way msdu__whatif_way_of(const msdu__whatif_question *question,
                                      const msdu__overlap_method *method)
@@ -118,17 +130,32 @@ static void share_work(msdu__whatif_model *m, const msdu__slice *slice,
     }
 }
 
+/* Of the communication thread over an element; float32 is not coded. */
+static double pass_ns(const msdu__wire_costs *costs, int wire, int pass)
+{
+    switch (pass) {
+    case MSDU__SIM_CAPTURE:
+        return CAPTURED * costs->copy_ns;
+    case MSDU__SIM_ENCODE:
+        return costs->of[wire].encode;
+    case MSDU__SIM_SUM:
+        return costs->of[wire].sum;
+    default:
+        return wire != MSDU__WIRE_FLOAT32 ? costs->of[wire].decode : DIVIDED * costs->copy_ns;
+    }
+}
+
 static void fill_slice(msdu__whatif_model *m, uint32_t index)
 {
     const msdu__slice *slice = &m->slicing.slices[index];
     msdu__sim_slice *out = &m->slices[index];
     msdu__whatif_load load = load_of(m, slice);
-    const double *pass = pass_ns[load.is_compressed ? msdu__wire_of(slice->dtype, m->way->wire)
-                                                    : MSDU__WIRE_FLOAT32];
+    msdu__wire_costs costs = msdu__whatif_costs(m->q);
     out->part = slice->fragment;
     out->exchange = msdu__whatif_exchange_of(&m->q->network, &load);
     for (int i = 0; i < MSDU__SIM_PASSES; i++) {
-        out->pass_ns[i] = pass[i] * (double)slice->count * m->q->pass_factor;
+        out->pass_ns[i] =
+            pass_ns(&costs, msdu__wire_of(slice->dtype, m->way->wire), i) * (double)slice->count;
     }
     /* half of it sends, half receives */
     out->pass_ns[MSDU__SIM_ENCODE] += m->q->slice_ns / 2;
@@ -267,6 +294,31 @@ static msdu_status read_settings(msdu__whatif_model *m)
     return msdu__settings_load(&config, &m->settings, &log);
 }
 
+/* Of a step, by the formula that the controller goes by. */
+static double taken_ns(const msdu__whatif_model *m, const msdu__sim_result *result)
+{
+    msdu__wire_costs costs = msdu__whatif_costs(m->q);
+    msdu__choice choice = {.interval = m->way->interval, .wire = m->way->wire};
+    msdu__interval_args args = {.copy_ns = costs.copy_ns,
+                                .wire_count = MSDU__WIRE_COUNT,
+                                .widest_wire = MSDU__WIRE_FLOAT32};
+    msdu__round_stats stats = {
+        .ranks = (int32_t)m->q->network.ranks,
+        .elements = m->job.slice_count > 0 ? msdu__profile_elements(m->q->profile) : 0,
+        .is_gradient = m->way->method->kind != MSDU__OVERLAP_LOCAL,
+        .taken_share = m->q->taken_share,
+    };
+    for (int wire = 0; wire < MSDU__WIRE_COUNT; wire++) {
+        args.wires[wire] = (msdu__interval_wire){
+            .bits = msdu__wire_at(wire)->bits,
+            .code_ns = msdu__wire_code_ns(&costs, wire, stats.ranks),
+        };
+    }
+    return msdu__cost_hidden_ns(&args, &stats, &choice, result->link_ns,
+                                result->wait_ns * m->way->interval) /
+           m->way->interval;
+}
+
 static bool run(msdu__whatif_model *m, msdu__whatif_answer *answer)
 {
     msdu__sim_result result = msdu__sim_run(&m->job, &m->memory, m->times);
@@ -275,10 +327,11 @@ static bool run(msdu__whatif_model *m, msdu__whatif_answer *answer)
         answer->has_renewed = true;
         result = msdu__sim_run(&m->job, &m->memory, m->times);
     }
-    answer->step_ns = result.step_ns;
+    answer->taken_ns = taken_ns(m, &result);
+    answer->step_ns = result.step_ns + answer->taken_ns;
     answer->compute_ns = slowness(m) * msdu__profile_compute_ns(m->q->profile);
     answer->bound_ns = bound_of(m);
-    answer->exposed_share = fmax(0, 1 - answer->compute_ns / result.step_ns);
+    answer->exposed_share = fmax(0, 1 - answer->compute_ns / answer->step_ns);
     answer->bytes = m->job.slice_count > 0 ? m->bytes / m->way->interval : 0;
     answer->link_ns = result.link_ns;
     answer->wait_ns = result.wait_ns;

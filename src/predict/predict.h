@@ -11,6 +11,7 @@
 #include "methods.h"
 #include "network.h"
 #include "profile.h"
+#include "wire/cost.h"
 
 typedef struct msdu__whatif_question {
     const msdu__profile *profile; /* borrowed */
@@ -21,6 +22,8 @@ typedef struct msdu__whatif_question {
     double slice_ns;      /* of the communication thread with each slice, beside passes over it */
     double pass_factor;   /* time of the communication thread's passes: times what was measured */
     double slowness;      /* time of the profile's computing: times what it says; 0: 1 */
+    double taken_share; /* of what rounds cost a processor: time that computing is longer for it */
+    const msdu__wire_costs *costs; /* of coding; NULL: of a server */
 } msdu__whatif_question;
 
 /* How a method is run. */
@@ -39,9 +42,15 @@ typedef struct msdu__whatif_answer {
     double bytes;         /* a rank sends in a step */
     double link_ns;       /* the link is in use, a round */
     double wait_ns;       /* of the API thread, a step */
+    double taken_ns;      /* of a step, from computing: no core was idle (interval/cost.h) */
     uint32_t slices;
     bool has_renewed; /* the plan's order became another than the slicer's */
 } msdu__whatif_answer;
+
+/* What passes over elements take, in ns an element: the question's costs, times its factor. */
+msdu__wire_costs msdu__whatif_costs(const msdu__whatif_question *question);
+/* Costs of the processor that this runs on. */
+const msdu__wire_costs *msdu__whatif_costs_here(void);
 
 /* What the method has by itself, with the question's interval. */
 msdu__whatif_way msdu__whatif_way_of(const msdu__whatif_question *question,

@@ -9,6 +9,7 @@
 #include "base/serial.h"
 #include "core/blocking.h"
 #include "core/cores.h"
+#include "core/costs.h"
 #include "core/kernels.h"
 
 #include <inttypes.h>
@@ -196,15 +197,23 @@ static msdu_status compare(msdu__engine *e, const char *text)
     return status;
 }
 
-static msdu_status count_cores(msdu__engine *e)
+/* Where ranks run, and what coding takes there: the same numbers for all of them. */
+static msdu_status know_machines(msdu__engine *e)
 {
     msdu__place_name own = msdu__cores_name();
+    msdu__wire_costs own_costs = msdu__costs_own(e);
     void *names = NULL;
+    void *costs = NULL;
     msdu_status status = msdu__blocking_gather(e, &own, sizeof(own), 0, 0, &names);
     if (status == MSDU_OK) {
         msdu__cores_count(e, names);
+        status = msdu__blocking_gather(e, &own_costs, sizeof(own_costs), 0, 0, &costs);
+    }
+    if (status == MSDU_OK) {
+        msdu__costs_agree(e, costs);
     }
     free(names);
+    free(costs);
     return status;
 }
 
@@ -238,6 +247,6 @@ msdu_status msdu__agree(msdu__engine *e)
     msdu_status status = compare(e, text);
     free(text);
     status = status == MSDU_OK ? msdu__handover_status(e->hand) : status; /* a device's copies */
-    status = status == MSDU_OK ? count_cores(e) : status;
+    status = status == MSDU_OK ? know_machines(e) : status;
     return status == MSDU_OK && e->job->settings.broadcast ? broadcast(e) : status;
 }

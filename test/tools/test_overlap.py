@@ -102,6 +102,64 @@ class Overlap(unittest.TestCase):
             self.assertGreater(self.share_under_backward(folder, "slices"), 0.5)
 
 
+class Default(unittest.TestCase):
+    """overlap_default.py: the default beside fixed choices."""
+
+    def setUp(self) -> None:
+        sys.path.insert(0, str(BENCH))
+        import overlap_default
+        self.script = overlap_default
+
+    def records(self, default: float, **steps: float) -> list[dict[str, Any]]:
+        return [{"method": method, "step_us": step, "interval": 1, "wire": "int8"}
+                for method, step in {**steps, "defaults": default}.items()]
+
+    def test_a_row_is_good_within_both_bounds(self) -> None:
+        for default, is_good in ((100, True), (103, False), (88, True), (89, False)):
+            int4 = 80 if default < 100 else 100
+            row, found = self.script.row_of("default-20-2ranks-ratio4", self.records(
+                default, slices=100, int4=int4, blocking=1))
+            self.assertEqual(found, is_good, row)
+            self.assertIn(f"| {default / 100:.3f} | {default / int4:.3f} |", row)
+            self.assertTrue(row.startswith("| 20-2ranks-ratio4 |"))
+
+    def test_the_grid_fits_the_budget(self) -> None:
+        for budget in (25, 30, 120):
+            args = argparse.Namespace(links="loopback,10000,1000,200,20", ranks="2,4",
+                                      ratios="1,4,0.25,16")
+            left = 60.0 * budget
+            grid = self.script.cases(args)
+            self.assertEqual(len({case.name for case in grid}), 40)
+            for i, case in enumerate(grid):
+                scale = self.script.scale_of(case, 0.9 * left / (len(grid) - i), 6)
+                taken = self.script.seconds_of(case, scale, 6)
+                self.assertLess(taken, left, case)
+                left -= taken
+
+    def test_names_are_in_order(self) -> None:
+        names = ["default-loopback-2ranks-ratio4", "default-1000-2ranks-ratio0.25",
+                 "default-20-4ranks-ratio16", "default-20-2ranks-ratio16"]
+        self.assertEqual(sorted(names, key=self.script.natural), names[::-1][:3] + names[:1])
+
+    def test_measures_over_the_loopback_and_reports(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            text = run(sys.executable, str(BENCH / "overlap_default.py"), "--msdu", MSDU, "--out",
+                       folder, "--links", "loopback", "--ratios", "4", "--ranks", "2",
+                       "--methods", "slices,int4", "--budget", "0.25")
+            self.assertIn("| loopback-2ranks-ratio4 |", text)
+            again = run(sys.executable, str(BENCH / "overlap_default.py"), "--out", folder,
+                        "--report")
+            self.assertEqual(text, again)
+
+    def test_bad_options_are_named(self) -> None:
+        for bad in (("--links", "fast"), ("--links", "0"), ("--methods", "int4"),
+                    ("--methods", "slices,free")):
+            done = subprocess.run([sys.executable, str(BENCH / "overlap_default.py"), *bad],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(bad[0], done.stderr)
+
+
 class Priority(unittest.TestCase):
     """Without a barrier, what is needed first overtakes what was ready first."""
 
@@ -194,7 +252,7 @@ def main() -> int:
     if args.torch and importlib.util.find_spec("torch") is None:
         print("skipped: no torch")
         return 77
-    cases = [Peer] if args.torch else [Timeline, Overlap, Priority, Table]
+    cases = [Peer] if args.torch else [Timeline, Overlap, Default, Priority, Table]
     loader = unittest.defaultTestLoader
     suite = unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
     return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1

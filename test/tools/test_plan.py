@@ -137,6 +137,12 @@ class Uneven(unittest.TestCase):
                                    "2500", "--inner-rate-mbit", "100000"))
         self.assertEqual([r for r in new if r["name"] != "uneven"], old)
 
+    def test_costs_of_this_machine_and_of_busy_cores(self) -> None:
+        def int4(*options: str) -> float:
+            return {r["method"]: float(r["step_us"]) for r in predicted(*options)}["int4"]
+        self.assertNotEqual(int4("--here"), int4())
+        self.assertGreater(int4("--taken", "4"), int4() + 100)
+
     def test_the_report_has_a_row_for_each_way(self) -> None:
         text = self.plan("--hosts", "2x8", "--inner", "100gbit", "--rate", "1gbit", "--speeds",
                          "1,1,.5,.25")

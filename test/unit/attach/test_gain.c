@@ -75,6 +75,47 @@ START_TEST(a_trial_that_gains_is_kept_and_looked_at_again)
 }
 END_TEST
 
+/* The network became fast: steps with the engine are shorter than plain ones were, and longer than
+ * they are. */
+START_TEST(plain_steps_are_timed_again_in_the_end)
+{
+    world w = {.plain_ns = 100 * MS, .wait_ns = 80 * MS, .taken_ns = 40 * MS, .now_ns = 1};
+    msdu__gain gain = {.elements = 1000};
+    uint64_t slow = 0;
+    (void)run(&gain, &w, 100);
+    (void)run(&gain, &w, 100);
+    ck_assert_int_eq(gain.phase, MSDU__GAIN_KEPT);
+    w.plain_ns = 21 * MS;
+    w.wait_ns = MS;
+    for (int i = 0; i < 20; i++) {
+        bool is_taken = msdu__gain_wants_engine(&gain);
+        slow += is_taken ? run(&gain, &w, 1000000) : 0;
+        (void)(is_taken ? 0 : run(&gain, &w, 1000000));
+    }
+    ck_assert(!msdu__gain_wants_engine(&gain));
+    ck_assert_uint_lt(slow, 40000);
+    ck_assert_double_eq_tol(gain.plain_ns, 21.0 * MS, MS);
+}
+END_TEST
+
+/* That costs little, and takes no trial away. */
+START_TEST(what_stays_faster_stays)
+{
+    world w = {.plain_ns = 100 * MS, .wait_ns = 80 * MS, .taken_ns = 40 * MS, .now_ns = 1};
+    msdu__gain gain = {.elements = 1000};
+    uint64_t plain = 0;
+    uint64_t taken = 0;
+    for (int i = 0; i < 200; i++) {
+        bool is_taken = msdu__gain_wants_engine(&gain);
+        uint32_t steps = run(&gain, &w, 1000000);
+        plain += is_taken ? 0 : steps;
+        taken += is_taken ? steps : 0;
+        ck_assert_uint_le(gain.trials, 1);
+    }
+    ck_assert_uint_gt(taken, 400 * plain);
+}
+END_TEST
+
 /* Hope comes back, ever more seldom, and ends. */
 START_TEST(trials_that_gain_nothing_become_fewer_and_end)
 {
@@ -130,6 +171,8 @@ int main(void)
     tcase_add_test(tcase, a_step_that_hardly_waits_is_never_tried);
     tcase_add_test(tcase, what_coding_takes_counts);
     tcase_add_test(tcase, a_trial_that_gains_is_kept_and_looked_at_again);
+    tcase_add_test(tcase, plain_steps_are_timed_again_in_the_end);
+    tcase_add_test(tcase, what_stays_faster_stays);
     tcase_add_test(tcase, trials_that_gain_nothing_become_fewer_and_end);
     tcase_add_test(tcase, what_a_busy_machine_adds_does_not_count);
     tcase_add_test(tcase, who_asked_for_it_is_not_asked_again);

@@ -40,13 +40,14 @@ START_TEST(only_ranks_of_a_host_that_outnumber_its_cores_share_them)
 }
 END_TEST
 
-/* `more` ranks are elsewhere. */
-static double local_ns(int32_t more)
+/* `more` ranks are elsewhere, `apart` ones in other network namespaces. */
+static double local_ns(int32_t more, int32_t apart)
 {
-    msdu__place_name names[4] = {{7, 1}, {7, 2}, {7, 3}, {7, 4}};
+    msdu__place_name names[4] = {{.host = 0}};
 
-    for (int32_t i = 0; i < more; i++) {
-        names[3 - i].host = 9;
+    for (int32_t i = 0; i < 4; i++) {
+        names[i] = (msdu__place_name){
+            .host = i < 4 - more ? 7 : 9, .process = (uint64_t)i, .network = i < 4 - apart ? 5 : 6};
     }
     job.ranks = 4;
     msdu__cores_count(&engine, names);
@@ -56,9 +57,10 @@ static double local_ns(int32_t more)
 
 START_TEST(all_ranks_of_one_host_have_no_network)
 {
-    ck_assert_double_eq(local_ns(1), 0);
-    ck_assert_double_gt(local_ns(0), 0);
-    ck_assert_double_eq(local_ns(3), 0);
+    ck_assert_double_eq(local_ns(1, 0), 0);
+    ck_assert_double_gt(local_ns(0, 0), 0);
+    ck_assert_double_eq(local_ns(3, 0), 0);
+    ck_assert_double_eq(local_ns(0, 1), 0); /* a link between them may be as slow as any */
 }
 END_TEST
 
@@ -127,6 +129,68 @@ START_TEST(a_wait_counts_as_far_as_cores_were_idle)
 }
 END_TEST
 
+START_TEST(ranks_that_may_use_the_same_cores_are_a_crowd)
+{
+    msdu__place_name names[5] = {{.host = 7, .process = 1, .cores = 3, .count = 2.5},
+                                 {.host = 7, .process = 1, .cores = 3, .count = 2.5},
+                                 {.host = 7, .process = 2, .cores = 3, .count = 2.5},
+                                 {.host = 7, .process = 3, .cores = 4, .count = 2},
+                                 {.host = 9, .process = 4, .cores = 3, .count = 2}};
+
+    job.ranks = 5;
+    job.rank = 2;
+    msdu__cores_count(&engine, names);
+    ck_assert_int_eq(job.crowd.ranks, 3);
+    ck_assert_int_eq(job.crowd.processes, 2);
+    ck_assert_double_eq(job.crowd.cores, 2.5);
+    job.rank = 3; /* pinned to others */
+    msdu__cores_count(&engine, names);
+    ck_assert_int_eq(job.crowd.ranks, 1);
+    names[3].host = 0; /* not known */
+    msdu__cores_count(&engine, names);
+    ck_assert_int_eq(job.crowd.ranks, 0);
+    job.rank = 0;
+}
+END_TEST
+
+START_TEST(the_cores_of_a_process_are_those_it_may_use)
+{
+    cpu_set_t set;
+
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(set), &set), 0);
+    ck_assert_double_gt(msdu__cores_name().count, 0);
+    ck_assert_double_le(msdu__cores_name().count, CPU_COUNT(&set));
+    ck_assert_uint_eq(msdu__cores_name().cores, msdu__cores_name().cores);
+}
+END_TEST
+
+/* Computing in another thread keeps one core busy: of one nothing is left, of many enough. */
+START_TEST(what_computes_leaves_no_core_for_coding)
+{
+    for (int cores = 1; cores <= 64; cores *= 8) {
+        msdu__fragment f = {0};
+        pthread_t thread;
+
+        job.clock = msdu__clock_monotonic;
+        job.crowd = (msdu__crowd){.ranks = 1, .processes = 1, .cores = cores};
+        ck_assert_double_eq(msdu__cores_taken(&engine, &f, 0), 0); /* since when is not known */
+        ck_assert_int_eq(pthread_create(&thread, NULL, compute, NULL), 0);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        double share = msdu__cores_taken(&engine, &f, 0);
+        ck_assert(cores == 1 ? share > 0 && share <= 1 : share == 0);
+        ck_assert_double_eq(msdu__cores_taken(&engine, &f, 1e15), share); /* it only waited */
+    }
+    msdu__fragment f = {.last = {.taken = {.told_ns = 1, .share = 1}}};
+    job.crowd.cores = 1e-9;
+    ck_assert_double_gt(msdu__cores_taken(&engine, &f, 0), 0);
+    static const msdu_device device;
+    job.device = &device; /* it codes by itself */
+    ck_assert_double_eq(msdu__cores_taken(&engine, &f, 0), 0);
+    job.device = NULL;
+    job.crowd = (msdu__crowd){.ranks = 0};
+}
+END_TEST
+
 static cpu_set_t pinned;
 static pthread_barrier_t together;
 
@@ -176,6 +240,9 @@ int main(void)
     tcase_add_test(tcase, a_process_has_one_name_and_its_host_is_known);
     tcase_add_test(tcase, a_stolen_core_halts_the_ranks_on_the_others_too);
     tcase_add_test(tcase, a_wait_counts_as_far_as_cores_were_idle);
+    tcase_add_test(tcase, ranks_that_may_use_the_same_cores_are_a_crowd);
+    tcase_add_test(tcase, the_cores_of_a_process_are_those_it_may_use);
+    tcase_add_test(tcase, what_computes_leaves_no_core_for_coding);
     tcase_add_test(tcase, a_thread_without_a_core_is_queued);
     return suite_run(suite);
 }

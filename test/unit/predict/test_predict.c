@@ -160,6 +160,34 @@ START_TEST(the_same_question_has_the_same_answer)
 }
 END_TEST
 
+/* A device that computes for a second hides all coding but that of the last slices. */
+START_TEST(busy_cores_are_missed_by_computing)
+{
+    msdu__profile profile = make_profile(11);
+    msdu__whatif_question q = question_of(&profile, 4, 1e4);
+    double elements = (double)msdu__profile_elements(&profile);
+    q.slowness = 1e9 / msdu__profile_compute_ns(&profile);
+    double float32 = predict(&q, "free").step_ns;
+    double int4 = predict(&q, "int4").step_ns;
+    double late = predict(&q, "local-delayed").step_ns;
+    ck_assert_double_eq(predict(&q, "int4").taken_ns, 0);
+    q.taken_share = 2;
+    ck_assert_double_eq(predict(&q, "free").step_ns, float32);
+    ck_assert_double_eq(predict(&q, "compute").taken_ns, 0);
+    double code = msdu__wire_code_ns(&msdu__wire_costs_server, MSDU__WIRE_INT4, 4);
+    double copies = msdu__wire_costs_server.copy_ns * 2 * 1.5 * (32 - 4.0625) / 8;
+    double most = 2 * elements * (code - copies);
+    ck_assert_double_lt(predict(&q, "int4").taken_ns, most);
+    ck_assert_double_gt(predict(&q, "int4").taken_ns, 0.4 * most);
+    ck_assert_double_eq_tol(predict(&q, "int4").step_ns, int4 + predict(&q, "int4").taken_ns, 1);
+    ck_assert_double_eq(predict(&q, "local-delayed").step_ns, late); /* a round in four steps */
+    q.pass_factor = 0.5; /* a fast processor: coding and copies alike */
+    ck_assert_double_lt(predict(&q, "int4").taken_ns, 0.5 * most);
+    ck_assert_double_gt(predict(&q, "int4").taken_ns, 0);
+    msdu__profile_free(&profile);
+}
+END_TEST
+
 START_TEST(too_many_slices_are_refused)
 {
     msdu__profile profile = make_profile(5);
@@ -209,6 +237,29 @@ START_TEST(the_controller_takes_the_least_that_hides)
 }
 END_TEST
 
+/* The same link, the same coding: narrow where it hides on idle cores, not where it is missed. */
+START_TEST(the_controller_keeps_float32_where_coding_is_missed)
+{
+    msdu__profile profile = make_profile(7);
+    int narrowed = 0;
+    for (int i = 0; i < 24; i++) {
+        double mbit = 4000 * pow(1.1, i);
+        msdu__whatif_question q = question_of(&profile, 4, mbit);
+        q.pass_factor = 2;
+        bool is_narrow = choose(&q, NULL).way.wire != MSDU__WIRE_FLOAT32;
+        double plain = predict(&q, "slices").step_ns;
+        q.taken_share = 4;
+        msdu__whatif_choice busy = choose(&q, NULL);
+        narrowed += is_narrow && busy.way.wire == MSDU__WIRE_FLOAT32 ? 1 : 0;
+        ck_assert_msg(is_narrow || busy.way.wire == MSDU__WIRE_FLOAT32, "%g", mbit);
+        ck_assert_msg(busy.answer.step_ns <= 1.02 * plain, "%g Mbit/s: %g, float32 %g", mbit,
+                      busy.answer.step_ns, plain);
+    }
+    ck_assert_int_gt(narrowed, 1);
+    msdu__profile_free(&profile);
+}
+END_TEST
+
 START_TEST(the_controller_reads_the_library_s_settings)
 {
     msdu__profile profile = make_profile(7);
@@ -233,9 +284,11 @@ int main(void)
     tcase_add_loop_test(c, a_free_link_costs_nothing, 0, 5);
     tcase_add_test(c, bytes_are_those_of_the_wire);
     tcase_add_test(c, the_same_question_has_the_same_answer);
+    tcase_add_test(c, busy_cores_are_missed_by_computing);
     tcase_add_test(c, too_many_slices_are_refused);
     c = suite_case(suite, "controller", 60, NULL, NULL);
     tcase_add_test(c, the_controller_takes_the_least_that_hides);
+    tcase_add_test(c, the_controller_keeps_float32_where_coding_is_missed);
     tcase_add_test(c, the_controller_reads_the_library_s_settings);
     return suite_run(suite);
 }

@@ -48,15 +48,6 @@ static double wire_bits(const msdu__interval_args *args, int wire)
     return wire >= 0 && (uint32_t)wire < args->wire_count ? args->wires[wire].bits : 0;
 }
 
-/* Beyond what is measured: a format that was not tried has its codes made on the same cores. */
-static double coding_ns(const msdu__interval_args *args, const msdu__round_stats *stats, int wire)
-{
-    double coded =
-        msdu__cost_code_ns(args, stats, wire) - msdu__cost_code_ns(args, stats, stats->link_wire);
-
-    return stats->fixed_ns > 0 ? 0 : fmax(coded, 0);
-}
-
 double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round_stats *stats,
                               int wire)
 {
@@ -69,7 +60,8 @@ double msdu__interval_sync_ns(const msdu__interval_args *args, const msdu__round
     if (bits <= 0 || measured <= 0) {
         return link;
     }
-    return fixed + (link - fixed) * bits / measured + coding_ns(args, stats, wire);
+    /* one thread makes the codes of slices, under transfers of others */
+    return fmax(fixed + (link - fixed) * bits / measured, msdu__cost_code_ns(args, stats, wire));
 }
 
 /* Of a gradient round, what the network takes beyond what any exchange takes on one host, while the

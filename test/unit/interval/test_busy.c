@@ -209,17 +209,19 @@ END_TEST
 
 /* --- codes --- */
 
-START_TEST(codes_are_counted_until_they_are_measured)
+START_TEST(codes_are_made_under_transfers)
 {
     msdu__interval_args args = default_args();
     msdu__round_stats stats = default_stats(8);
-    double plain = msdu__interval_sync_ns(&args, &stats, INT4);
     stats.link_wire = FLOAT32;
-    args.wires[INT4].code_ns = 0.9;
-    double coded = msdu__interval_sync_ns(&args, &stats, INT4);
-    ck_assert_double_eq_tol(coded, plain + 0.9 * (double)stats.elements, 1);
-    stats.fixed_ns = 1; /* two formats were seen, and codes in one of them */
-    ck_assert_double_lt(msdu__interval_sync_ns(&args, &stats, INT4), plain + 1e3);
+    double plain = msdu__interval_sync_ns(&args, &stats, INT4);
+    for (int code_ns = 0; code_ns <= 4; code_ns += 2) {
+        double code = code_ns * (double)stats.elements;
+        args.wires[INT4].code_ns = code_ns;
+        double coded = msdu__interval_sync_ns(&args, &stats, INT4);
+        ck_assert_double_eq_tol(coded, fmax(plain, code), 1);
+        ck_assert(code_ns < 4 || coded > 2 * plain);
+    }
 }
 END_TEST
 
@@ -249,7 +251,7 @@ int main(void)
     tcase_add_test(tcase, a_format_that_is_no_faster_is_given_up_and_rests);
     tcase_add_test(tcase, a_format_that_is_faster_stays);
     suite_table(tcase, local_steps_are_for_the_network_only, locals);
-    tcase_add_test(tcase, codes_are_counted_until_they_are_measured);
+    tcase_add_test(tcase, codes_are_made_under_transfers);
     tcase_add_test(tcase, a_format_that_codes_longer_than_it_saves_is_not_taken);
     return suite_run(suite);
 }

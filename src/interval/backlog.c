@@ -13,10 +13,27 @@
 #define GROWN          64 /* in energy: eight times in norm */
 #define BEGUN          4  /* likewise, from where on rounds count: what scatters does not add up */
 #define GIVEN_UP       UINT64_MAX
+#define SETTLED_STEPS  200
+#define RISEN          1e-3 /* share by which a learning rate is larger */
 
 bool msdu__backlog_is_given_up(const msdu__interval_state *state)
 {
     return state->count[MSDU__COUNT_BACKLOG] == GIVEN_UP;
+}
+
+bool msdu__backlog_is_early(const msdu__round_stats *stats, const msdu__interval_state *state)
+{
+    return stats->step < state->count[MSDU__COUNT_ROSE] + SETTLED_STEPS;
+}
+
+static void learn_rate(const msdu__round_stats *stats, msdu__interval_state *state)
+{
+    double *most = &state->real[MSDU__REAL_LR_MOST];
+
+    if (stats->lr > (1 + RISEN) * *most) {
+        *most = stats->lr;
+        state->count[MSDU__COUNT_ROSE] = stats->step;
+    }
 }
 
 static bool is_backlog(const msdu__interval_args *args, const msdu__round_stats *stats)
@@ -48,6 +65,7 @@ const char *msdu__backlog_learn(const msdu__interval_args *args, const msdu__rou
     uint64_t *rounds = &state->count[MSDU__COUNT_BACKLOG];
     uint64_t *growing = &state->count[MSDU__COUNT_GROWING];
 
+    learn_rate(stats, state);
     if (*rounds == GIVEN_UP) {
         return NULL;
     }

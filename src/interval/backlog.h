@@ -17,11 +17,13 @@
 enum {
     MSDU__REAL_BACKLOG = 21,  /* smoothed energy held back */
     MSDU__REAL_BACKLOG_LEAST, /* its lowest; rises slowly */
+    MSDU__REAL_LR_MOST,       /* largest learning rate so far */
     MSDU__REALS_BACKLOG
 };
 enum {
     MSDU__COUNT_BACKLOG = 14, /* gradient rounds in such a format, in a row; or given up */
     MSDU__COUNT_GROWING,      /* of these in which it grew, nearly in a row */
+    MSDU__COUNT_ROSE,         /* step in which the learning rate was larger than ever before */
     MSDU__COUNTS_BACKLOG
 };
 
@@ -30,6 +32,9 @@ enum {
  * only their sum is right. */
 const char *msdu__backlog_learn(const msdu__interval_args *args, const msdu__round_stats *stats,
                                 msdu__interval_state *state);
+/* Are these the first steps, or does the learning rate still rise? A network bears least lateness
+ * then. */
+bool msdu__backlog_is_early(const msdu__round_stats *stats, const msdu__interval_state *state);
 bool msdu__backlog_is_given_up(const msdu__interval_state *state);
 
 #endif

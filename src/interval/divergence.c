@@ -381,6 +381,29 @@ static option choose(const model *m, msdu__interval_state *state, const char **w
     return is_kept(m, &best, better) ? best.now : *better;
 }
 
+/* In place of a format that comes later: the narrowest that may come now. */
+static option choose_early(const model *m)
+{
+    const msdu__interval_args *args = m->drift.args;
+    int narrowest = args->widest_wire;
+
+    for (int wire = 0; (uint32_t)wire < args->wire_count; wire++) {
+        bool may_be = !args->wires[wire].has_backlog && is_allowed(m, 1, wire);
+        narrowest =
+            may_be && args->wires[wire].bits < args->wires[narrowest].bits ? wire : narrowest;
+    }
+    return evaluate(m, &(msdu__choice){.interval = 1, .wire = narrowest});
+}
+
+static bool is_too_early(const model *m, const option *o)
+{
+    const msdu__interval_args *args = m->drift.args;
+
+    return o->choice.interval == 1 && args->fixed_wire < 0 &&
+           args->wires[o->choice.wire].has_backlog &&
+           msdu__backlog_is_early(&m->drift.stats, m->drift.state);
+}
+
 /* --- decision --- */
 
 static void remember(msdu__interval_state *state, const msdu__decision *decision)
@@ -412,6 +435,10 @@ static void decide_usable(const msdu__interval_args *args, const msdu__round_sta
     set_range(&m, state);
     m.has_plain = stats->is_gradient && is_allowed(&m, 1, args->widest_wire);
     o = choose(&m, state, &why);
+    if (is_too_early(&m, &o)) {
+        why = "sparse later";
+        o = choose_early(&m);
+    }
     why = given_up != NULL ? given_up : why;
     decision->interval = o.choice.interval > 0 ? o.choice.interval : m.low; /* no format allowed */
     decision->wire = o.choice.interval > 0 ? o.choice.wire : args->widest_wire;

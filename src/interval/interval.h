@@ -105,8 +105,8 @@ typedef struct msdu__round_stats {
 
 /* A policy's memory: plain data, zeroed at first, saved with a checkpoint. */
 typedef struct msdu__interval_state {
-    double real[23];
-    uint64_t count[16]; /* see drift.h, waiting.h and backlog.h */
+    double real[24];
+    uint64_t count[17]; /* see drift.h, waiting.h and backlog.h */
 } msdu__interval_state;
 
 /* What a policy chooses among. */

@@ -12,7 +12,8 @@
 #include "reference.h"
 #include "suite.h"
 
-#define SPARSE_STEPS 120
+#define EARLY_STEPS  200 /* in four bits */
+#define SPARSE_STEPS (EARLY_STEPS + 120)
 
 static const ranks_tensor tensors[] = {{.count = 9000, .dtype = MSDU_FLOAT32},
                                        {.count = 700, .dtype = MSDU_FLOAT32},

@@ -33,12 +33,37 @@ START_TEST(sgd_sends_sparse_gradients_before_it_takes_local_steps)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = sgd_world(cases[i].link_ms);
 
-        world_run(&w, 200);
+        world_run(&w, 400);
         ck_assert_msg((w.most > 1) == cases[i].is_local, "link %g ms: h %u", cases[i].link_ms,
                       w.most);
         ck_assert(cases[i].wire < 0 || w.now.wire == cases[i].wire);
         ck_assert_double_le(world_overhead(&w), w.args.target_overhead);
     }
+}
+END_TEST
+
+/* Four bits in the first steps, and as long as a warm-up lasts; a second one is none. */
+START_TEST(it_does_not_begin_while_the_learning_rate_rises)
+{
+    world w = sgd_world(60);
+
+    w.args.can_go_local = true;
+    for (int step = 0; step < 300; step++) {
+        w.lr = 0.1 * (1 + step) / 300;
+        world_run(&w, 1);
+        ck_assert_int_ne(w.now.wire, SPARSE);
+    }
+    ck_assert_int_eq(w.now.wire, INT4);
+    world_run(&w, 190);
+    ck_assert_int_eq(w.now.wire, INT4);
+    world_run(&w, 20);
+    ck_assert_int_eq(w.now.wire, SPARSE);
+    ck_assert_uint_eq(w.most, 1);
+    w.lr = 0.05;
+    world_run(&w, 100);
+    w.lr = 0.1;
+    world_run(&w, 10);
+    ck_assert_int_eq(w.now.wire, SPARSE);
 }
 END_TEST
 
@@ -176,7 +201,7 @@ START_TEST(four_bits_come_back_and_sparse_does_not)
     bool is_said = false;
 
     w.args.can_go_local = false;
-    world_run(&w, 60);
+    world_run(&w, 260);
     ck_assert_int_eq(w.now.wire, SPARSE);
     for (int round = 0; round < 200 && w.coming.wire == SPARSE; round++) {
         w.drift_one *= 1.1; /* gradients, and what is held back of them */
@@ -216,6 +241,7 @@ int main(void)
     TCase *tcase = suite_case(suite, "backlog", 60, NULL, NULL);
 
     tcase_add_test(tcase, sgd_sends_sparse_gradients_before_it_takes_local_steps);
+    tcase_add_test(tcase, it_does_not_begin_while_the_learning_rate_rises);
     tcase_add_test(tcase, others_take_local_steps_instead);
     tcase_add_test(tcase, parameters_of_every_step_are_not_sent_in_sparse);
     tcase_add_test(tcase, its_error_is_between_four_bits_and_late_local_steps);

@@ -196,6 +196,12 @@ class Ours(Method):
     def close(self) -> None:
         self.attachment.close()
 
+    def saved(self) -> Any:
+        return self.attachment.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.attachment.load_state_dict(state)
+
     def facts(self) -> dict[str, Any]:
         """Counters of rank 0, and where interval and wire changed."""
         names = ("rounds", "bytes_sent", "bytes_plain", "wait_ns", "elapsed_ns",
@@ -227,7 +233,7 @@ METHODS: dict[str, Callable[[Job], Method]] = {
 }
 TORCH_ONLY = ("none", "ddp", "ddp-fp16", "ddp-bf16", "powersgd", "local", "postlocal",
               "hierarchical")
-WIRES = ("float32", "bfloat16", "float16", "int8", "int4", "ternary", "sparse")
+WIRES = ("float32", "bfloat16", "float16", "int8", "int4", "int2", "ternary", "sparse")
 
 
 def expand(name: str) -> tuple[str, dict[str, str]]:

@@ -89,6 +89,7 @@ def held(file: pathlib.Path) -> Iterator[bool]:
             yield False
             return
         yield True
+        file.unlink(missing_ok=True)
 
 
 def say(text: str) -> None:

@@ -28,7 +28,10 @@ except ImportError as error:
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
-from training import converge_run, rank, record
+from training import converge, converge_run, rank, record
+from training import converge_outcome as found
+from training import converge_plan as plan
+from training import converge_report as report
 from training.converge_run import ConvergeRun
 
 RANKS = 4
@@ -138,6 +141,88 @@ class Branches(unittest.TestCase):
         self.assertEqual(before, falling[:80])
         self.assertEqual(falling[80:82], [1.0, 0.95])
         self.assertTrue(math.isclose(falling[-1], 0.05))
+
+
+def made_up(method: str, seed: int, losses: list[float], sent: int = 1000) -> record.Record:
+    """What a report reads of a record of W1."""
+    return {
+        "purpose": "W1", "method": method, "lr": 0.05, "seed": seed, "eval_loss": losses,
+        "eval_samples": [100, 200, 400], "eval_accuracy": [100 - 10 * one for one in losses],
+        "eval_train_loss": losses, "ranks": 4, "parameters": 10, "steps": 100,
+        "bytes_per_rank": sent, "batch": 32, "epochs": 3, "samples_per_epoch": 400,
+        "optimizer": "sgd", "processor": "none", "cores": 1, "device": "cpu", "torch": "2",
+        "commit": "0", "load_before": 0.0}
+
+
+class Report(unittest.TestCase):
+    """Numbers from records."""
+
+    def setUp(self) -> None:
+        # a loss that falls by 1 with every doubling; the method needs 2^0.5 times the samples
+        self.records = [made_up("ddp", seed, [3.0, 2.0, 1.0], 6000) for seed in (1, 2)]
+        self.records += [made_up("ours-h4-int2", seed, [3.5, 2.5, 1.5]) for seed in (1, 2)]
+        self.ddp, self.line = found.lines_of(self.records, "W1")
+
+    def test_step_factors_are_interpolated(self) -> None:
+        for horizon in range(3):
+            factor = found.step_factor(self.line, self.ddp, horizon, "loss")
+            self.assertAlmostEqual(factor.mean, math.sqrt(2))
+            self.assertAlmostEqual(factor.error, 0)
+            self.assertEqual(factor.bound, "")
+            accuracy = found.step_factor(self.line, self.ddp, horizon, "accuracy")
+            self.assertAlmostEqual(accuracy.mean, math.sqrt(2))
+
+    def test_what_no_length_reaches_is_a_bound(self) -> None:
+        far = found.Line("far", 0.05, {1: made_up("far", 1, [9.0, 8.0, 7.0])})
+        near = found.Line("near", 0.05, {1: made_up("near", 1, [0.5, 0.4, 0.3])})
+        for line, bounds in ((far, ">>>"), (near, "<<<")):
+            factors = [found.step_factor(line, self.ddp, i, "loss") for i in range(3)]
+            self.assertEqual("".join(one.bound for one in factors), bounds)
+        self.assertEqual(found.step_factor(far, self.ddp, 1, "loss").mean, 2)
+
+    def test_gaps_are_of_the_same_seeds(self) -> None:
+        self.line.by_seed[2] = made_up("ours-h4-int2", 2, [3.7, 2.5, 1.5])
+        self.line.by_seed[3] = made_up("ours-h4-int2", 3, [99.0, 99.0, 99.0])
+        made = found.gap(self.line, self.ddp, "loss", 0)
+        self.assertAlmostEqual(made.mean, 0.6)
+        self.assertAlmostEqual(made.error, 0.1)
+
+    def test_equal_time_gives_a_faster_method_more_samples(self) -> None:
+        # in DDP's time for 100 samples it makes 200; then more than the 400 that were run
+        twice = found.at_equal_time(self.line, self.ddp, 1.0, 2.0, "loss")
+        self.assertAlmostEqual(twice.mean, 2.5 - 3.0)
+        self.assertEqual(twice.bound, "")
+        much = found.at_equal_time(self.line, self.ddp, 1.0, 8.0, "loss")
+        self.assertEqual((round(much.mean, 6), much.bound), (1.5 - 3.0, "<"))
+
+    def test_the_table_has_every_number_and_dashes_for_times_not_measured(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder)
+            steps = [{"workload": "W1", "method": "ddp", "rate_mbit": 100.0, "step_s": 0.08,
+                      "source": "here"}]
+            (out / report.STEPS).write_text(json.dumps(steps))
+            report.write(self.records, out)
+            table = (out / report.TABLE).read_text()
+        self.assertIn("| ours-h4-int2 | 0.05 | 2 | +0.500 +- 0.000 |", table)
+        self.assertIn("| 1.41 +- 0.00 | 1.41 +- 0.00 | 1.41 +- 0.00 | 6.0 | 4.2 |", table)
+        self.assertIn("| ours-h4-int2 | - | - | - | - |", table)
+
+    def test_every_workload_can_be_planned(self) -> None:
+        arguments = converge.parser().parse_args([])
+        for name, work in plan.WORKLOADS.items():
+            runs = list(plan.everything([], [name], ["ddp"], [1, 2], True))
+            self.assertEqual(len(runs), 3 * 2 + 2)
+            keys = {converge.key_of(converge.options_of(arguments, one), one.purpose)
+                    for one in runs}
+            self.assertEqual(len(keys), len(runs))
+            self.assertEqual(plan.start_of(work, 1) is None, not work.start)
+
+    def test_the_best_rate_is_that_of_all_seeds(self) -> None:
+        tried = [{**made_up("ddp", seed, [loss]), "purpose": "W1-search", "lr": lr}
+                 for lr, losses in ((0.05, (2.0, 3.0)), (0.1, (1.0, 3.0)), (0.2, (0.5,)))
+                 for seed, loss in enumerate(losses)]
+        self.assertEqual(plan.best_lr(tried, plan.WORKLOADS["W1"], "ddp"), 0.1)
+        self.assertEqual(plan.best_lr([], plan.WORKLOADS["W1"], "ddp"), 0.05)
 
 
 if __name__ == "__main__":

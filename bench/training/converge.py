@@ -27,10 +27,12 @@ from collections.abc import Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from training import train  # first: it tells where torch is missing
-from training import converge_plan as plan
-from training import converge_report as report
-from training import converge_run, data, launch, rank, record, store
+try:
+    from training import converge_plan as plan
+    from training import converge_report as report
+    from training import converge_run, data, launch, rank, store
+except ModuleNotFoundError as problem:
+    sys.exit(f"{problem}: this Python cannot run it; that of build/venv can, after make test")
 
 LONGEST = 6 * 3600.0  # seconds of a run
 SMOKE = ("ddp", "ours-h1-sparse", "ours-h4-int2")
@@ -142,9 +144,9 @@ class Campaign:
         """One run: its record, or a file that says why there is none."""
         assert options.converge is not None
         options.converge["state"] = str(self.file(key, "state"))
-        options.converge["start"] = self.start(one)
         say(f"{one.purpose} {one.method} seed {one.seed} lr {one.lr:g}")
         try:
+            options.converge["start"] = self.start(one)
             made = launch.run(options, plan.RANKS, 0, one.purpose, LONGEST)
         except launch.RunFailed as error:
             store.failed(self.out, key).write_text(f"{one.purpose} {one.method}\n{error}\n",

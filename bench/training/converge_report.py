@@ -128,7 +128,8 @@ def _is_same(one: Record, work: plan.Workload) -> bool:
         work.model, work.dataset, size, work.batch or work.kind.batch, plan.RANKS)
 
 
-def section(records: Sequence[Record], work: plan.Workload, steps: Sequence[dict[str, Any]]) -> str:
+def section(records: Sequence[Record], work: plan.Workload, steps: Sequence[dict[str, Any]]
+            ) -> str:
     """All of one workload; "" where nothing was run."""
     lines = found.lines_of(records, work.name)
     ddp = found.reference(lines)
@@ -140,8 +141,8 @@ def section(records: Sequence[Record], work: plan.Workload, steps: Sequence[dict
     return "\n".join([
         f"## {work.name}: {work.model} on {work.dataset}, {work.aim}\n",
         f"{one['parameters']:,} parameters, {one['ranks']} ranks of batch {one['batch']}, "
-        f"{one['epochs']} epochs of {one['samples_per_epoch']:,} samples, {one['optimizer']}. DDP's "
-        f"row has its own results. Step factors by {metric}.\n",
+        f"{one['epochs']} epochs of {one['samples_per_epoch']:,} samples, {one['optimizer']}. "
+        f"DDP's row has its own results. Step factors by {metric}.\n",
         results(lines, ddp, metric), times(lines, ddp, metric, own), searched(records, work)])
 
 

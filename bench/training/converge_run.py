@@ -25,8 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import allocator, data, methods, outcome, rank
+from . import allocator, data, methods, models, outcome, rank
 from .group import Group, Meeting, Processes, Threads
+from .method import Job, Method
 
 State = dict[str, Any]  # of one rank
 
@@ -55,10 +56,10 @@ def factor(step: int, warm: int, falls_at: int, end: int) -> float:
     return 1.0 if step < falls_at else (end - step) / (end - falls_at)
 
 
-class Mean(methods.Method):
+class Mean(Method):
     """Plain data parallelism: the optimizer sees the mean gradient of all ranks."""
 
-    def __init__(self, job: methods.Job, group: Group) -> None:
+    def __init__(self, job: Job, group: Group) -> None:
         super().__init__(job)
         self.group, self.sent = group, 0
         parameters = sum(p.numel() for p in job.model.parameters())
@@ -74,7 +75,7 @@ class Mean(methods.Method):
         self.sent += self.step_bytes
 
 
-def threaded(name: str, job: methods.Job, group: Group, label: str) -> methods.Method:
+def threaded(name: str, job: Job, group: Group, label: str) -> Method:
     """The method for ranks that are threads."""
     if name == "ddp":
         return Mean(job, group)
@@ -102,12 +103,12 @@ class ConvergeRun(rank.Run):
         with self.lock:
             super().build()
         self.generator = torch.Generator().manual_seed(1000 * self.options.seed + self.rank)
-        if hasattr(self.model, "generator"):
-            self.model.generator = self.generator  # dropout of a rank of its own
+        if isinstance(self.model, models.WideVgg):
+            self.model.generator = self.generator  # dropout of a rank's own
         if self.plan.start:
             _begin_with(self.model, self.inner, torch.load(self.plan.start, weights_only=True))
 
-    def make_method(self, job: methods.Job) -> methods.Method:
+    def make_method(self, job: Job) -> Method:
         if isinstance(self.group, Processes):
             return super().make_method(job)
         return threaded(self.options.method, job, self.group, f"converge-{os.getpid()}")
@@ -117,7 +118,7 @@ class ConvergeRun(rank.Run):
         if isinstance(self.method, Mean):
             return self.method.sent
         if isinstance(self.method, methods.Ours):
-            return self.method.attachment.summary().bytes_sent
+            return int(self.method.attachment.summary().bytes_sent)
         return super().bytes_sent()
 
     def rate_factor(self) -> float:
@@ -220,7 +221,7 @@ def _as_thread(options: rank.Options, group: Threads, results: list[Any]) -> Non
         results[group.rank] = run.result()
         group.barrier()
         run.method.close()
-    except BaseException as problem:  # noqa: BLE001 - raised again by train_once()
+    except BaseException as problem:  # raised again by train_once()
         results[group.rank] = problem
         group.meeting.barrier.abort()
 

@@ -207,8 +207,8 @@ def _load_stdlib(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
                    if "site-packages" not in file.parts and "dist-packages" not in file.parts)
     order = np.random.default_rng(0).permutation(len(files))
     texts = [np.frombuffer(files[i].read_bytes(), np.uint8) for i in order]
-    return Dataset("stdlib", Split(np.concatenate([t for i, t in enumerate(texts) if i % 20]), None),
-                   Split(np.concatenate(texts[::20]), None), 256)
+    training = np.concatenate([part for i, part in enumerate(texts) if i % 20])
+    return Dataset("stdlib", Split(training, None), Split(np.concatenate(texts[::20]), None), 256)
 
 
 def _images(name: str, arrays: dict[str, np.ndarray], classes: int) -> Dataset:

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from . import allocator, data, methods, models, sockets
 from .group import Group, Processes
+from .method import Job, Method
 
 
 @dataclasses.dataclass
@@ -118,7 +119,7 @@ class Run:
     def make(self) -> None:
         """Model, optimizer and method, the same on all ranks."""
         self.build()
-        self.method = self.make_method(methods.Job(
+        self.method = self.make_method(Job(
             self.model, self.inner, self.rank, self.ranks, self.total,
             dict(self.options.settings)))
 
@@ -131,7 +132,7 @@ class Run:
         self.inner = models.optimizer(options.optimizer, self.model, options.lr,
                                       options.weight_decay)
 
-    def make_method(self, job: methods.Job) -> methods.Method:
+    def make_method(self, job: Job) -> Method:
         """The method by its name."""
         return methods.create(self.options.method, job)
 

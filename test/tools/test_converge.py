@@ -43,6 +43,7 @@ METHODS = ("ddp", "ours-h1-int4", "ours-h1-sparse", "ours-h2-int4", "ours-h4-int
 def options(method: str, **changes: Any) -> rank.Options:
     """A run of a second."""
     plan = {name: changes.pop(name) for name in ("shares", "state") if name in changes}
+    plan |= {name: changes.pop(name) for name in ("start", "end") if name in changes}
     chosen = {
         "model": "cnn", "dataset": "synthetic", "method": method, "data": None, "cache": None,
         "seed": 1, "lr": 0.05, "batch": 8, "epochs": 2, "samples": 16 * STEPS, "test_samples": 64,
@@ -134,6 +135,14 @@ class Branches(unittest.TestCase):
                 made = converge_run.train_once(kept)
                 self.assertEqual(ends(made), ends(whole))
                 self.assertEqual(made["eval_bytes"], whole["eval_bytes"])
+
+    def test_a_run_begins_with_the_end_of_another(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = f"{folder}/end"
+            first = converge_run.train_once(options("ddp", shares=[1.0], end=file))
+            second = converge_run.train_once(options("ours-h2-int4", shares=[1.0], lr=0.0,
+                                                     start=file))
+        self.assertAlmostEqual(first["eval_loss"][-1], second["eval_loss"][-1], places=5)
 
     def test_the_rate_falls_to_zero_at_the_end_only(self) -> None:
         before = [converge_run.factor(step, 4, 10**9, 10**9) for step in range(80)]

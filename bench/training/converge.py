@@ -30,7 +30,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 try:
     from training import converge_plan as plan
     from training import converge_report as report
-    from training import converge_run, data, launch, rank, store
+    from training import converge_replay, converge_run, data, launch, rank, store
 except ModuleNotFoundError as problem:
     sys.exit(f"{problem}: this Python cannot run it; that of build/venv can, after make test")
 
@@ -56,6 +56,8 @@ def parser() -> argparse.ArgumentParser:
     add("--report", action="store_true", help="run nothing")
     add("--steps-from", metavar="DIR", help="run nothing, but take step times on shaped links from "
         "the records of a comparison (train_table.py)")
+    add("--courses", metavar="DIR", default=str(launch.BENCH / "results" / "train"),
+        help="records of a comparison, from which replay-R takes what the default did")
     add("--pack", action="store_true",
         help="only move the records of new runs into the compressed file")
     add("--smoke", action="store_true", help="a few steps on made-up data, nothing is kept")
@@ -66,12 +68,17 @@ def parser() -> argparse.ArgumentParser:
 def options_of(arguments: argparse.Namespace, one: plan.Planned) -> rank.Options:
     """Options of a run, without its files."""
     work, kind = one.workload, one.workload.kind
+    settings = {}
+    if one.method.startswith("replay-"):
+        courses = store.load_all(pathlib.Path(arguments.courses))
+        settings["course"] = converge_replay.course_of(
+            courses, work.model, work.dataset, float(one.method.removeprefix("replay-")))
     return rank.Options(
         model=work.model, dataset=work.dataset, method=one.method, data=arguments.data,
         cache=arguments.cache, seed=one.seed, lr=one.lr, batch=work.batch or kind.batch,
         epochs=work.epochs, samples=work.samples, test_samples=0, steps=0,
         evaluations=len(one.shares), optimizer=kind.optimizer, weight_decay=work.weight_decay,
-        warmup=work.warmup, size=dict(work.size), settings={}, device="cpu", threads=1,
+        warmup=work.warmup, size=dict(work.size), settings=settings, device="cpu", threads=1,
         converge=dataclasses.asdict(converge_run.Plan(plan.RANKS, list(one.shares), work.decay)))
 
 

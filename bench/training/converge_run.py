@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from . import allocator, data, methods, models, outcome, rank
+from .converge_replay import Replay
 from .group import Group, Meeting, Processes, Threads
 from .method import Job, Method
 
@@ -79,11 +80,15 @@ def threaded(name: str, job: Job, group: Group, label: str) -> Method:
     """The method for ranks that are threads."""
     if name == "ddp":
         return Mean(job, group)
+    own = {"backend": "local", "ranks": str(job.ranks), "rank": str(job.rank), "job": label,
+           "hosts": "flat"}
+    if name.startswith("replay-"):
+        job.settings.update(own)
+        return Replay(job)
     base, implied = methods.expand(name)
     if base != "ours":
         raise ValueError(f"method {name} does not run with ranks as threads")
-    own = {"backend": "local", "ranks": str(job.ranks), "rank": str(job.rank), "job": label}
-    job.settings = {"hosts": "flat", **implied, **job.settings, **own}
+    job.settings = {**implied, **job.settings, **own}
     return methods.Ours(job)
 
 
@@ -110,7 +115,8 @@ class ConvergeRun(rank.Run):
 
     def make_method(self, job: Job) -> Method:
         if isinstance(self.group, Processes):
-            return super().make_method(job)
+            is_replay = self.options.method.startswith("replay-")
+            return Replay(job) if is_replay else super().make_method(job)
         return threaded(self.options.method, job, self.group, f"converge-{os.getpid()}")
 
     def bytes_sent(self) -> int:
@@ -118,7 +124,7 @@ class ConvergeRun(rank.Run):
         if isinstance(self.method, Mean):
             return self.method.sent
         if isinstance(self.method, methods.Ours):
-            return int(self.method.attachment.summary().bytes_sent)
+            return self.method.bytes_sent()
         return super().bytes_sent()
 
     def rate_factor(self) -> float:

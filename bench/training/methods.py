@@ -178,7 +178,16 @@ class Ours(Method):
             raise Unavailable(f"the package msdu cannot be imported: {error}") from error
         settings, job.settings = job.settings, {}
         self.is_clock = settings.get("uneven") == "clock"
-        self.attachment = msdu.attach(job.model, job.optimizer, **settings)
+        self.msdu: Any = msdu
+        self.attach(settings)
+
+    def attach(self, settings: dict[str, str]) -> None:
+        """Begin, or begin anew."""
+        self.attachment = self.msdu.attach(self.job.model, self.job.optimizer, **settings)
+
+    def bytes_sent(self) -> int:
+        """By this rank so far, as the library counts."""
+        return int(self.attachment.summary().bytes_sent)
 
     def state(self) -> str:
         """How ranks go on: "clock" where each makes steps of its own."""

@@ -28,7 +28,7 @@ except ImportError as error:
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
-from training import converge, converge_run, rank, record
+from training import converge, converge_replay, converge_run, rank, record
 from training import converge_outcome as found
 from training import converge_plan as plan
 from training import converge_report as report
@@ -58,7 +58,9 @@ TEXT: dict[str, Any] = {
     "model": "gpt", "dataset": "synthetic-text", "optimizer": "adamw", "lr": 1e-2,
     "size": {"width": 16, "layers": 1, "heads": 2}}
 VGG: dict[str, Any] = {"model": "vgg", "size": {"width": 2, "hidden": 16, "dropout": 0.5}}
+COURSE = {"hosts": "flat", "course": "0:1:float32 0.1:1:int4 0.45:2:int4 0.7:3:sparse"}
 RUNS = {**{method: options(method) for method in METHODS},
+        "replay": options("replay-16", settings=COURSE),
         "text": options("ours-h2-int4", **TEXT), "resnet": options("ddp", model="resnet",
                                                                    size={"width": 2})}
 
@@ -111,7 +113,8 @@ class Branches(unittest.TestCase):
 
     def test_a_shorter_length_leaves_no_trace(self) -> None:
         for method, changes in (*((method, {}) for method in METHODS), ("ours-h2-int4", TEXT),
-                                ("ddp", VGG), ("ours-h4-int2", VGG)):
+                                ("ddp", VGG), ("ours-h4-int2", VGG),
+                                ("replay-16", {"settings": COURSE})):
             with self.subTest(method=method, **changes):
                 whole = converge_run.train_once(options(method, **changes))
                 alone = converge_run.train_once(options(method, **changes, shares=[1.0]))
@@ -225,6 +228,17 @@ class Report(unittest.TestCase):
                     for one in runs}
             self.assertEqual(len(keys), len(runs))
             self.assertEqual(plan.start_of(work, 1) is None, not work.start)
+
+    def test_a_course_is_that_of_a_whole_run(self) -> None:
+        run = {"purpose": "whole", "method": "ours", "settings": "", "model": "cnn", "ratio": 16.0,
+               "dataset": "cifar100", "seed": 1, "started": "", "steps": 100,
+               "msdu_change_step": [1, 21], "msdu_change_interval": [1, 2],
+               "msdu_change_bits": [32, 1]}
+        other = {**run, "dataset": "tinyimagenet", "msdu_change_bits": [32, 4]}
+        text = converge_replay.course_of([other, run], "cnn", "cifar100", 16)
+        self.assertEqual(text, "0.0000:1:float32 0.2000:2:sparse")
+        with self.assertRaisesRegex(ValueError, "no whole run"):
+            converge_replay.course_of([run], "vgg", "cifar100", 16)
 
     def test_the_best_rate_is_that_of_all_seeds(self) -> None:
         tried = [{**made_up("ddp", seed, [loss]), "purpose": "W1-search", "lr": lr}

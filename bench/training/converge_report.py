@@ -71,10 +71,11 @@ def results(lines: Sequence[Line], ddp: Line, metric: str) -> str:
 
 def times(lines: Sequence[Line], ddp: Line, metric: str, steps: Sequence[dict[str, Any]]) -> str:
     """A row for each method: time over links of each rate that steps were measured on."""
-    rates = sorted({one["rate_mbit"] for one in steps}, reverse=True)
-    if not rates:
-        return "No step times on shaped links.\n"
     of = {(one["method"], one["rate_mbit"]): one["step_s"] for one in steps}
+    compared = {line.method for line in lines if line is not ddp}
+    rates = sorted({rate for method, rate in of if method in compared}, reverse=True)
+    if not rates:
+        return "Step times of these methods on shaped links were not measured.\n"
     rows = []
     for line in lines:
         cells = [line.method]
@@ -103,15 +104,16 @@ def steps_of(out: pathlib.Path) -> list[dict[str, Any]]:
 
 def take_steps(source: pathlib.Path, out: pathlib.Path) -> None:
     """Write step times on shaped links of the same models into out/steps.json, beside those of
-    other sources: from a folder of train_table.py, or a file of train.py."""
+    other sources: from a folder of train_table.py, or a file of train.py. Those of the default, which
+    adapts to the link, are of its whole runs."""
     records = store.load_all(source) if source.is_dir() else json.loads(
         source.read_text(encoding="utf-8"))
     kept = [one for one in steps_of(out) if one["source"] != str(source)]
     made: dict[tuple[str, str, float], dict[str, Any]] = {}
     for one in records:
         for work in plan.WORKLOADS.values():
-            if one["rate_mbit"] > 0 and one["purpose"] in ("step", "run") and _is_same(one, work):
-                method = one["method"].replace("ternary", "int2")
+            method = _method_of(one)
+            if method and one["rate_mbit"] > 0 and _is_same(one, work):
                 made[work.name, method, one["rate_mbit"]] = {
                     "workload": work.name, "method": method, "rate_mbit": one["rate_mbit"],
                     "step_s": one["step_median_s"], "source": str(source),
@@ -119,6 +121,15 @@ def take_steps(source: pathlib.Path, out: pathlib.Path) -> None:
     rows = sorted([*kept, *made.values()], key=lambda one: (
         one["workload"], one["rate_mbit"], one["method"], one["source"]))
     (out / STEPS).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def _method_of(one: Record) -> str:
+    """Whose step time a record has; "": nobody's who is compared here."""
+    method = str(one["method"]).replace("ternary", "int2")
+    if (one["purpose"], method, one["settings"]) == ("whole", "ours", ""):
+        return f"replay-{one['ratio']:g}"
+    is_ours = method.startswith("ours-h") or method in plan.METHODS
+    return method if is_ours and one["purpose"] in ("step", "run") else ""
 
 
 def _is_same(one: Record, work: plan.Workload) -> bool:

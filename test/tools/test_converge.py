@@ -209,9 +209,12 @@ class Report(unittest.TestCase):
         self.assertEqual((round(much.mean, 6), much.bound), (1.5 - 3.0, "<"))
 
     def test_the_table_has_every_number_and_dashes_for_times_not_measured(self) -> None:
+        # dashes only where another method has been measured
+        self.records += [made_up("ours-h1-int4", 1, [3.1, 2.1, 1.1], 2000)]
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder)
-            steps = [{"workload": "W1", "method": "ddp", "rate_mbit": 100.0, "step_s": 0.08,
+            steps = [{"workload": "W1", "method": "ours-h1-int4", "rate_mbit": 100.0,
+                      "step_s": 0.02, "source": "here"}, {"workload": "W1", "method": "ddp", "rate_mbit": 100.0, "step_s": 0.08,
                       "source": "here"}]
             (out / report.STEPS).write_text(json.dumps(steps))
             report.write(self.records, out)
@@ -219,6 +222,24 @@ class Report(unittest.TestCase):
         self.assertIn("| ours-h4-int2 | 0.05 | 2 | +0.500 +- 0.000 |", table)
         self.assertIn("| 1.41 +- 0.00 | 1.41 +- 0.00 | 1.41 +- 0.00 | 6.0 | 4.2 |", table)
         self.assertIn("| ours-h4-int2 | - | - | - | - |", table)
+        self.assertIn("| ours-h1-int4 | 20.0 | 4.00 | 3.73 | -1.900 |", table)
+
+    def test_step_times_are_taken_of_the_same_model_only(self) -> None:
+        one = {"purpose": "step", "method": "ours-h4-ternary", "settings": "", "model": "cnn",
+               "dataset": "cifar100", "size": "", "batch": 32, "ranks": 4, "rate_mbit": 100.0,
+               "step_median_s": 0.02, "commit": "0", "started": "", "ratio": 4.0}
+        others = [{**one, "size": "width=32"}, {**one, "rate_mbit": 0.0},
+                  {**one, "purpose": "whole", "method": "ours", "step_median_s": 0.03},
+                  {**one, "method": "powersgd"}]
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder, "records.json")
+            source.write_text(json.dumps([one, *others]))
+            for _ in range(2):  # again changes nothing
+                report.take_steps(source, pathlib.Path(folder))
+            steps = report.steps_of(pathlib.Path(folder))
+        self.assertEqual([(step["workload"], step["method"], step["step_s"]) for step in steps], [
+            (work, method, step) for work in ("W2", "W7-images")
+            for method, step in (("ours-h4-int2", 0.02), ("replay-4", 0.03))])
 
     def test_every_workload_can_be_planned(self) -> None:
         arguments = converge.parser().parse_args([])

@@ -57,7 +57,10 @@ def _bytes_model(name: str, width: int, layers: int, megabytes: int) -> Workload
 
 HALF_SIZE = (("length", 128), ("width", 96), ("layers", 4))  # of W6-half
 WORKLOADS = {one.name: one for one in (
-    Workload("W1", "cnn", "mnist", 3, 0.05, size=(("width", 8),), aim="fully converged"),
+    Workload("W1", "cnn", "mnist", 3, 0.05, size=(("width", 8),), warmup=0.05,
+             aim="fully converged"),
+    Workload("W1-cold", "cnn", "mnist", 3, 0.05, size=(("width", 8),),
+             aim="a warm-up of 17 steps instead of 70"),
     Workload("W2", "cnn", "cifar100", 24, 0.05, 5e-4, aim="near its capacity"),
     Workload("W3", "resnet", "cifar100-coarse", 30, 0.1, 5e-4, aim="BatchNorm, near convergence"),
     Workload("W4", "vgg", "cifar100", 12, 0.05, 5e-4, (("dropout", 0.5),),

@@ -77,7 +77,7 @@ WORKLOADS = {one.name: one for one in (
              warmup=0.0, start="W6-first", aim="from DDP's state halfway"),
     Workload("W8-images", "cnn", "cifar100-coarse", 6, 0.01, 5e-4, start="tinyimagenet",
              aim="fine-tuning"),
-    Workload("W8-text", "gpt", "shakespeare", 1, 5e-4, 0.1, HALF_SIZE, 300 * 32,
+    Workload("W8-text", "gpt", "shakespeare-bytes", 1, 5e-4, 0.1, HALF_SIZE, 300 * 32,
              start="stdlib", aim="fine-tuning"),
 )}
 # Only beginnings of others, by DDP.

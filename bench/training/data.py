@@ -27,6 +27,7 @@ ARCHIVES = {
     "mnist": ("mnist-idx.tar.xz",),
     "tinyimagenet": ("tiny-imagenet-32-train.tar.xz", "tiny-imagenet-32-val.tar.xz"),
     "shakespeare": (),
+    "shakespeare-bytes": (),
     "stdlib": (),
     "synthetic": (),
     "synthetic-text": (),
@@ -277,6 +278,14 @@ def _load_shakespeare(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
     return Dataset("shakespeare", Split(ids[:cut], None), Split(ids[cut:], None), len(alphabet))
 
 
+def _load_shakespeare_bytes(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
+    """The same as bytes, for a model that was trained on other text."""
+    known = _load_shakespeare(data, cache)
+    alphabet = np.unique(np.frombuffer((data / "tinyshakespeare.txt").read_bytes(), np.uint8))
+    return Dataset("shakespeare-bytes", Split(alphabet[known.train.x], None),
+                   Split(alphabet[known.test.x], None), 256)
+
+
 def _load_synthetic(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
     """Small images whose class is the brightest of ten columns: for tests, needs no folder."""
     del data, cache
@@ -302,6 +311,7 @@ def _load_synthetic_text(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
 LOADERS: dict[str, Callable[[pathlib.Path, pathlib.Path], Dataset]] = {
     "cifar100": _load_cifar, "tinyimagenet": _load_tiny, "shakespeare": _load_shakespeare,
     "cifar100-coarse": _load_coarse, "mnist": _load_mnist, "stdlib": _load_stdlib,
+    "shakespeare-bytes": _load_shakespeare_bytes,
     "synthetic": _load_synthetic, "synthetic-text": _load_synthetic_text,
 }
 

@@ -288,6 +288,15 @@ class Parts(unittest.TestCase):
         self.assertEqual(made.test.x[:200].tobytes(),
                          data.load("stdlib", None).test.x[:200].tobytes())
 
+    def test_text_is_the_same_in_letters_and_in_bytes(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "tinyshakespeare.txt").write_bytes(b"To be, or not" * 10)
+            letters, made = (data.load(name, folder, folder)
+                             for name in ("shakespeare", "shakespeare-bytes"))
+        self.assertEqual(made.train.x[:13].tobytes(), b"To be, or not")
+        self.assertEqual((letters.classes, made.classes), (9, 256))
+        self.assertEqual(len(letters.test), len(made.test))
+
     def test_models_have_many_and_few_bytes_per_operation(self) -> None:
         sizes = {name: sum(p.numel() for p in models.build(name, 100, {}).parameters())
                  for name in models.KINDS}

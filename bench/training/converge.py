@@ -134,7 +134,7 @@ class Campaign:
         """All of them, but those that another command has in hand."""
         skipped: set[str] = set()
         while not self.is_over():
-            found = next(((*one,) for one in self.planned() if one[2] not in skipped), None)
+            found = next((run for run in self.planned() if run[2] not in skipped), None)
             if found is None:
                 return
             one, options, key = found

@@ -6,11 +6,14 @@ Exit status 77 where torch is not installed.
 """
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import json
 import math
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -266,6 +269,51 @@ class Report(unittest.TestCase):
                  for seed, loss in enumerate(losses)]
         self.assertEqual(plan.best_lr(tried, plan.WORKLOADS["W1"], "ddp"), 0.1)
         self.assertEqual(plan.best_lr([], plan.WORKLOADS["W1"], "ddp"), 0.05)
+
+
+class Command(unittest.TestCase):
+    """converge.py as a user calls it, but in this process."""
+
+    WORK = plan.Workload("W0", "cnn", "synthetic", 1, 0.05, size=(("width", 4),), samples=256,
+                         batch=8, start="S0")
+    START = plan.Workload("S0", "cnn", "synthetic", 1, 0.05, size=(("width", 4),), samples=64,
+                          batch=8)
+
+    def call(self, folder: str, *words: str) -> str:
+        """What it says; fails where it fails."""
+        output = io.StringIO()
+        before = signal.getsignal(signal.SIGTERM)
+        arguments = ["converge.py", "--out", folder, "--workloads", "W0", "--seeds", "1",
+                     "--methods", "ddp,ours-h1-int4", *words]
+        with unittest.mock.patch.object(sys, "argv", arguments), \
+                unittest.mock.patch.dict(plan.WORKLOADS, {"W0": self.WORK}), \
+                unittest.mock.patch.dict(plan.STARTS, {"S0": self.START}), \
+                contextlib.redirect_stdout(output):
+            try:
+                self.assertEqual(converge.main(), 0)
+            finally:
+                signal.signal(signal.SIGTERM, before)
+        return output.getvalue()
+
+    def test_finished_runs_are_not_repeated(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            listed = self.call(folder, "--list").splitlines()
+            self.assertEqual(len(listed), 2)
+            taken = pathlib.Path(folder, "records", f"{listed[1].split()[0]}.lock")
+            with converge.held(taken) as is_ours:  # as by another command
+                self.assertTrue(is_ours)
+                first = self.call(folder)
+            self.assertEqual(first.count("W0 ddp seed 1"), 1)
+            self.assertEqual(first.count("S0 seed"), 1)
+            self.assertEqual(first.count("W0 ours-h1-int4"), 0)
+            second = self.call(folder)
+            self.assertEqual((second.count("W0 ddp"), second.count("W0 ours-h1-int4"),
+                              second.count("S0 seed")), (0, 1, 0))
+            self.assertIn("2 new records", self.call(folder, "--pack"))
+            self.assertEqual(self.call(folder, "--list"), "")
+            self.call(folder, "--report")
+            self.assertIn("| ours-h1-int4 | 0.05 | 1 |",
+                          pathlib.Path(folder, report.TABLE).read_text())
 
 
 if __name__ == "__main__":

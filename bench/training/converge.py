@@ -29,8 +29,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 try:
     from training import converge_plan as plan
-    from training import converge_report as report
     from training import converge_replay, converge_run, data, launch, rank, store
+    from training import converge_report as report
 except ModuleNotFoundError as problem:
     sys.exit(f"{problem}: this Python cannot run it; that of build/venv can, after make test")
 

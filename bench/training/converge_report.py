@@ -104,8 +104,8 @@ def steps_of(out: pathlib.Path) -> list[dict[str, Any]]:
 
 def take_steps(source: pathlib.Path, out: pathlib.Path) -> None:
     """Write step times on shaped links of the same models into out/steps.json, beside those of
-    other sources: from a folder of train_table.py, or a file of train.py. Those of the default, which
-    adapts to the link, are of its whole runs."""
+    other sources: from a folder of train_table.py, or a file of train.py. The default adapts to the
+    link, so its times are of whole runs."""
     records = store.load_all(source) if source.is_dir() else json.loads(
         source.read_text(encoding="utf-8"))
     kept = [one for one in steps_of(out) if one["source"] != str(source)]

@@ -214,9 +214,9 @@ class Report(unittest.TestCase):
         self.records += [made_up("ours-h1-int4", 1, [3.1, 2.1, 1.1], 2000)]
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder)
-            steps = [{"workload": "W1", "method": "ours-h1-int4", "rate_mbit": 100.0,
-                      "step_s": 0.02, "source": "here"}, {"workload": "W1", "method": "ddp", "rate_mbit": 100.0, "step_s": 0.08,
-                      "source": "here"}]
+            steps = [{"workload": "W1", "method": method, "rate_mbit": 100.0, "step_s": seconds,
+                      "source": "here"} for method, seconds in (("ours-h1-int4", 0.02),
+                                                                ("ddp", 0.08))]
             (out / report.STEPS).write_text(json.dumps(steps))
             report.write(self.records, out)
             table = (out / report.TABLE).read_text()

@@ -35,6 +35,8 @@ bench-smoke: build ## every bench once, small
 	build/bin/msdu bench allreduce --smoke
 	build/bin/msdu bench overlap --smoke
 	build/bin/msdu bench scale --smoke
+	@if [ -x build/venv/bin/python ]; then set -x; \
+	    build/venv/bin/python bench/training/converge.py --smoke; fi
 
 asan tsan: ## all tests under address and undefined, or thread sanitizer
 	scripts/setup.sh test

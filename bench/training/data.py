@@ -12,6 +12,7 @@ import dataclasses
 import io
 import os
 import pathlib
+import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,8 +23,12 @@ from torch import Tensor
 
 ARCHIVES = {
     "cifar100": ("cifar-100-binary.tar.xz",),
+    "cifar100-coarse": ("cifar-100-binary.tar.xz",),
+    "mnist": ("mnist-idx.tar.xz",),
     "tinyimagenet": ("tiny-imagenet-32-train.tar.xz", "tiny-imagenet-32-val.tar.xz"),
     "shakespeare": (),
+    "shakespeare-bytes": (),
+    "stdlib": (),
     "synthetic": (),
     "synthetic-text": (),
 }
@@ -37,10 +42,14 @@ class MissingData(Exception):
 
 @dataclasses.dataclass
 class Split:
-    """Samples: images (n, 3, 32, 32) uint8 with labels (n,), or text (characters,) uint8."""
+    """Samples: images (n, 3, 32, 32) uint8 with labels (n,), or text (characters,) uint8.
+
+    is_augmented  images may be shifted and mirrored
+    """
 
     x: np.ndarray
     y: np.ndarray | None
+    is_augmented: bool = True
 
     def __len__(self) -> int:
         return len(self.x)
@@ -140,6 +149,69 @@ def _load_cifar(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
     return _images("cifar100", _cached(cache, "cifar100", decode), 100)
 
 
+def _load_coarse(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
+    """CIFAR-100 with its 20 coarse labels; images are those of cifar100."""
+    def decode() -> dict[str, np.ndarray]:
+        files = _cifar_files(data)
+        return {f"{split}_y": np.frombuffer(files[f"{split}.bin"], np.uint8)
+                .reshape(-1, CIFAR_RECORD)[:, 0].astype(np.int64) for split in ("train", "test")}
+
+    fine = _load_cifar(data, cache)
+    labels = _cached(cache, "cifar100-coarse", decode)
+    return Dataset("cifar100-coarse", Split(fine.train.x, labels["train_y"]),
+                   Split(fine.test.x, labels["test_y"]), 20)
+
+
+MNIST_FILES = {"train_x": "train-images-idx3-ubyte", "train_y": "train-labels-idx1-ubyte",
+               "test_x": "t10k-images-idx3-ubyte", "test_y": "t10k-labels-idx1-ubyte"}
+
+
+def _idx_files(data: pathlib.Path) -> dict[str, bytes]:
+    """Contents of the four files of MNIST, by MNIST_FILES' keys."""
+    for folder in (data, data / "mnist"):
+        if all((folder / name).is_file() for name in MNIST_FILES.values()):
+            return {key: (folder / name).read_bytes() for key, name in MNIST_FILES.items()}
+    archive = data / ARCHIVES["mnist"][0]
+    if not archive.is_file():
+        raise _missing("mnist", data, MNIST_FILES["train_x"])
+    found = {pathlib.PurePath(name).name: raw for name, raw in _members(archive)}
+    if not found.keys() >= set(MNIST_FILES.values()):
+        raise MissingData(f"mnist: {archive} lacks one of {', '.join(MNIST_FILES.values())}")
+    return {key: found[name] for key, name in MNIST_FILES.items()}
+
+
+def _load_mnist(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
+    """Digits in the middle of 32x32 pixels, three equal planes."""
+    def decode() -> dict[str, np.ndarray]:
+        files = _idx_files(data)
+        digits = {key: np.frombuffer(files[key], np.uint8, offset=16).reshape(-1, 1, 28, 28)
+                  for key in ("train_x", "test_x")}
+        return {**{key: np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2))) for key, x in digits.items()},
+                **{key: np.frombuffer(files[key], np.uint8, offset=8).astype(np.int64)
+                   for key in ("train_y", "test_y")}}
+
+    arrays = _cached(cache, "mnist", decode)
+
+    def split(name: str) -> Split:
+        x = arrays[f"{name}_x"]
+        return Split(np.broadcast_to(x, (len(x), 3, 32, 32)), arrays[f"{name}_y"], False)
+
+    return Dataset("mnist", split("train"), split("test"), 10)
+
+
+def _load_stdlib(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
+    """Bytes of the sources of this Python's own library, file by file in an order by chance; one
+    file in twenty is for validation. Needs no folder; another Python has other sources."""
+    del data, cache
+    root = pathlib.Path(sysconfig.get_paths()["stdlib"])
+    files = sorted(file for file in root.rglob("*.py")
+                   if "site-packages" not in file.parts and "dist-packages" not in file.parts)
+    order = np.random.default_rng(0).permutation(len(files))
+    texts = [np.frombuffer(files[i].read_bytes(), np.uint8) for i in order]
+    training = np.concatenate([part for i, part in enumerate(texts) if i % 20])
+    return Dataset("stdlib", Split(training, None), Split(np.concatenate(texts[::20]), None), 256)
+
+
 def _images(name: str, arrays: dict[str, np.ndarray], classes: int) -> Dataset:
     return Dataset(name, Split(arrays["train_x"], arrays["train_y"]),
                    Split(arrays["test_x"], arrays["test_y"]), classes)
@@ -206,6 +278,14 @@ def _load_shakespeare(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
     return Dataset("shakespeare", Split(ids[:cut], None), Split(ids[cut:], None), len(alphabet))
 
 
+def _load_shakespeare_bytes(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
+    """The same as bytes, for a model that was trained on other text."""
+    known = _load_shakespeare(data, cache)
+    alphabet = np.unique(np.frombuffer((data / "tinyshakespeare.txt").read_bytes(), np.uint8))
+    return Dataset("shakespeare-bytes", Split(alphabet[known.train.x], None),
+                   Split(alphabet[known.test.x], None), 256)
+
+
 def _load_synthetic(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
     """Small images whose class is the brightest of ten columns: for tests, needs no folder."""
     del data, cache
@@ -230,6 +310,8 @@ def _load_synthetic_text(data: pathlib.Path, cache: pathlib.Path) -> Dataset:
 
 LOADERS: dict[str, Callable[[pathlib.Path, pathlib.Path], Dataset]] = {
     "cifar100": _load_cifar, "tinyimagenet": _load_tiny, "shakespeare": _load_shakespeare,
+    "cifar100-coarse": _load_coarse, "mnist": _load_mnist, "stdlib": _load_stdlib,
+    "shakespeare-bytes": _load_shakespeare_bytes,
     "synthetic": _load_synthetic, "synthetic-text": _load_synthetic_text,
 }
 
@@ -237,11 +319,11 @@ LOADERS: dict[str, Callable[[pathlib.Path, pathlib.Path], Dataset]] = {
 def load(name: str, data: str | None, cache: str | None = None) -> Dataset:
     """Load a data set by name.
 
-    data   folder that holds it; not needed for the synthetic ones
+    data   folder that holds it; not needed for stdlib and the synthetic ones
     cache  folder for decoded data; None: beside the data, or the user's cache folder
     Raises MissingData with one line that says what is missing.
     """
-    if name.startswith("synthetic"):
+    if name.startswith(("synthetic", "stdlib")):
         return LOADERS[name](pathlib.Path(), pathlib.Path())
     if not data or not pathlib.Path(data).is_dir():
         raise MissingData(f"{name}: --data must name a folder, {data!r} is none")
@@ -302,12 +384,13 @@ def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def batch_of(split: Split, numbers: Tensor, generator: torch.Generator, length: int = 64,
              offset: int = 0) -> tuple[Tensor, Tensor]:
-    """The samples of these numbers, images augmented."""
+    """The samples of these numbers, images augmented where the split allows it."""
     if split.y is None:
         return _sequences(split.x, numbers * length + offset, length)
     images = torch.from_numpy(split.x[numbers.numpy()])
-    return (normalized(augmented(images, generator)),
-            torch.from_numpy(split.y[numbers.numpy()]))
+    if split.is_augmented:
+        images = augmented(images, generator)
+    return (normalized(images), torch.from_numpy(split.y[numbers.numpy()]))
 
 
 def training_batches(dataset: Dataset, shards: Shards, epoch: int

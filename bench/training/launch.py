@@ -42,7 +42,7 @@ def identity_of(options: Options, ranks: int, rate: float, purpose: str) -> reco
 
 def _rank_command(options: Options, result: pathlib.Path) -> list[str]:
     text = json.dumps({"options": dataclasses.asdict(options), "result": str(result)})
-    program = "uneven.py" if options.uneven else "train.py"
+    program = "uneven.py" if options.uneven else "converge.py" if options.converge else "train.py"
     return [sys.executable, str(BENCH / "training" / program), "--rank-of", text]
 
 
@@ -147,7 +147,9 @@ def run(options: Options, ranks: int, rate: float, purpose: str = "run",
     machine = record.machine()
     with tempfile.TemporaryDirectory(prefix="msdu-train-") as folder:
         work = pathlib.Path(folder)
-        if rate:
+        if options.converge:  # ranks are threads
+            _run([(_rank_command(options, work / "result.json"), _environment({}))], work, seconds)
+        elif rate:
             _in_lab(options, ranks, per_host, rate, work, seconds)
         else:
             _on_loopback(options, ranks, work, seconds)

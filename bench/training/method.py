@@ -69,6 +69,13 @@ class Method:
     def close(self) -> None:
         """Leave; after the bytes of the connections were counted."""
 
+    def saved(self) -> Any:
+        """What a checkpoint of this rank holds beside model and optimizer."""
+        return None
+
+    def load(self, state: Any) -> None:
+        """Go on from saved(), before the first step."""
+
     def facts(self) -> dict[str, Any]:
         """What the record shall hold beside the common fields; names begin with the method's."""
         return {}

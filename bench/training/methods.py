@@ -178,7 +178,16 @@ class Ours(Method):
             raise Unavailable(f"the package msdu cannot be imported: {error}") from error
         settings, job.settings = job.settings, {}
         self.is_clock = settings.get("uneven") == "clock"
-        self.attachment = msdu.attach(job.model, job.optimizer, **settings)
+        self.msdu: Any = msdu
+        self.attach(settings)
+
+    def attach(self, settings: dict[str, str]) -> None:
+        """Begin, or begin anew."""
+        self.attachment = self.msdu.attach(self.job.model, self.job.optimizer, **settings)
+
+    def bytes_sent(self) -> int:
+        """By this rank so far, as the library counts."""
+        return int(self.attachment.summary().bytes_sent)
 
     def state(self) -> str:
         """How ranks go on: "clock" where each makes steps of its own."""
@@ -195,6 +204,12 @@ class Ours(Method):
 
     def close(self) -> None:
         self.attachment.close()
+
+    def saved(self) -> Any:
+        return self.attachment.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.attachment.load_state_dict(state)
 
     def facts(self) -> dict[str, Any]:
         """Counters of rank 0, and where interval and wire changed."""
@@ -227,7 +242,7 @@ METHODS: dict[str, Callable[[Job], Method]] = {
 }
 TORCH_ONLY = ("none", "ddp", "ddp-fp16", "ddp-bf16", "powersgd", "local", "postlocal",
               "hierarchical")
-WIRES = ("float32", "bfloat16", "float16", "int8", "int4", "ternary", "sparse")
+WIRES = ("float32", "bfloat16", "float16", "int8", "int4", "int2", "ternary", "sparse")
 
 
 def expand(name: str) -> tuple[str, dict[str, str]]:

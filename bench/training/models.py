@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +110,7 @@ class WideVgg(nn.Module):
         self.second = nn.Linear(hidden, hidden)
         self.head = nn.Linear(hidden, classes)
         self.dropout = dropout
+        self.generator: torch.Generator | None = None  # of dropout; None: torch's own
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -121,7 +123,10 @@ class WideVgg(nn.Module):
             x = functional.max_pool2d(functional.relu(convolution(x)), 2)
         x = x.flatten(1)
         for layer in (self.first, self.second):
-            x = functional.dropout(functional.relu(layer(x)), self.dropout, self.training)
+            x = functional.relu(layer(x))
+            if self.training and self.dropout > 0:
+                kept = torch.empty_like(x).bernoulli_(1 - self.dropout, generator=self.generator)
+                x = x * kept / (1 - self.dropout)
         y: Tensor = self.head(x)
         return y
 
@@ -199,7 +204,7 @@ KINDS = {
 }
 
 
-def build(name: str, classes: int, size: dict[str, int]) -> nn.Module:
+def build(name: str, classes: int, size: dict[str, Any]) -> nn.Module:
     """The model, channels last where it has images; initialized from torch's present seed."""
     model = KINDS[name].build(classes, **size)
     return model if name == "gpt" else model.to(memory_format=torch.channels_last)  # type: ignore

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from . import allocator, data, methods, models, sockets
+from .group import Group, Processes
+from .method import Job, Method
 
 
 @dataclasses.dataclass
@@ -41,11 +43,12 @@ class Options:
     optimizer: str
     weight_decay: float
     warmup: float
-    size: dict[str, int]
+    size: dict[str, Any]
     settings: dict[str, str]
     device: str
     threads: int
     uneven: dict[str, Any] | None = None  # ranks of different speeds: uneven_rank.py
+    converge: dict[str, Any] | None = None  # several lengths at once: converge_run.py
 
 
 @dataclasses.dataclass
@@ -74,7 +77,7 @@ def loss_of(output: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(output.flatten(0, -2), target.flatten())
 
 
-def _averaged(model: nn.Module, ranks: int) -> nn.Module:
+def _averaged(model: nn.Module, group: Group) -> nn.Module:
     """A copy whose parameters and float buffers are the mean over ranks: what local methods
     would give out if training ended here. Equal to the model where ranks are equal."""
     mean = copy.deepcopy(model)
@@ -82,8 +85,8 @@ def _averaged(model: nn.Module, ranks: int) -> nn.Module:
         for tensor in (*mean.parameters(), *mean.buffers()):
             if tensor.is_floating_point():
                 whole = tensor.detach().clone(memory_format=torch.contiguous_format)
-                dist.all_reduce(whole)
-                tensor.copy_(whole / ranks)
+                group.add_up(whole)
+                tensor.copy_(whole / group.ranks)
     return mean.eval()
 
 
@@ -94,8 +97,9 @@ WINDOW = 64  # steps; a multiple of every period, so that a window has its share
 class Run:
     """A run of one rank."""
 
-    def __init__(self, options: Options) -> None:
-        self.options, self.rank, self.ranks = options, dist.get_rank(), dist.get_world_size()
+    def __init__(self, options: Options, group: Group | None = None) -> None:
+        self.group = group or Processes()
+        self.options, self.rank, self.ranks = options, self.group.rank, self.group.ranks
         self.device = torch.device(options.device)
         self.dataset = data.load(options.dataset, options.data, options.cache)
         length = options.size.get("length", 64)
@@ -105,19 +109,32 @@ class Run:
         self.total = self.total_steps()
         if self.total == 0:
             raise ValueError(f"{samples} samples make no step of {self.ranks} x {options.batch}")
-        torch.manual_seed(options.seed)  # the same parameters on all ranks
-        self.model = models.build(options.model, self.dataset.classes, options.size
-                                  ).to(self.device)
-        inner = models.optimizer(options.optimizer, self.model, options.lr, options.weight_decay)
-        job = methods.Job(self.model, inner, self.rank, self.ranks, self.total,
-                          dict(options.settings))
-        self.inner = inner
-        self.method = methods.create(options.method, job)
+        self.make()
         self.progress = Progress()
         last = min(options.steps, self.total) if options.steps else self.total
         self.last = last
         self.stops = {math.ceil(last * (i + 1) / options.evaluations)
                       for i in range(options.evaluations)}
+
+    def make(self) -> None:
+        """Model, optimizer and method, the same on all ranks."""
+        self.build()
+        self.method = self.make_method(Job(
+            self.model, self.inner, self.rank, self.ranks, self.total,
+            dict(self.options.settings)))
+
+    def build(self) -> None:
+        """Model and optimizer, by the seed."""
+        options = self.options
+        torch.manual_seed(options.seed)
+        self.model = models.build(options.model, self.dataset.classes, options.size
+                                  ).to(self.device)
+        self.inner = models.optimizer(options.optimizer, self.model, options.lr,
+                                      options.weight_decay)
+
+    def make_method(self, job: Job) -> Method:
+        """The method by its name."""
+        return methods.create(self.options.method, job)
 
     def total_steps(self) -> int:
         """Steps over which the learning rate falls to zero."""
@@ -125,7 +142,7 @@ class Run:
 
     def train(self) -> None:
         """All epochs, or as many steps as asked for."""
-        dist.barrier()
+        self.group.barrier()
         self.start_counting()
         for epoch in range(self.options.epochs):
             for x, y in data.training_batches(self.dataset, self.shards, epoch):
@@ -140,7 +157,7 @@ class Run:
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One training step."""
-        self._set_rate(rate_factor(self.position(), self.total, self.options.warmup))
+        self._set_rate(self.rate_factor())
         self.method.zero_grad()
         loss = self.loss(self.method.forward(x), y)
         loss.backward()
@@ -148,6 +165,10 @@ class Run:
         self.progress.losses.append(loss.item())
         self.progress.step += 1
         self._time()
+
+    def rate_factor(self) -> float:
+        """Learning rate of this step relative to the largest."""
+        return rate_factor(self.position(), self.total, self.options.warmup)
 
     def position(self) -> float:
         """Where in total_steps() this step is."""
@@ -174,19 +195,23 @@ class Run:
         """Stop the clock. The barrier lets what other ranks still wait for be sent first."""
         self.method.settle()
         self.progress.train_s += time.perf_counter() - self._mark
-        dist.barrier()
-        self.progress.sent += sockets.bytes_sent() - self._sent
+        self.group.barrier()
+        self.progress.sent += self.bytes_sent() - self._sent
         self.progress.link_sent += (sockets.interface_bytes_sent() or 0) - self._link_sent
+
+    def bytes_sent(self) -> int:
+        """By this rank so far."""
+        return sockets.bytes_sent()
 
     def start_counting(self) -> None:
         """Time and bytes count from now on."""
-        self._sent = sockets.bytes_sent()
+        self._sent = self.bytes_sent()
         self._link_sent = sockets.interface_bytes_sent() or 0
         self._mark = time.perf_counter()
         self._window = (self.progress.step, self._mark)
 
     def _resume(self) -> None:
-        dist.barrier()
+        self.group.barrier()
         self.start_counting()
 
     def end(self) -> None:
@@ -198,7 +223,7 @@ class Run:
 
     def _evaluate(self) -> None:
         """One point: test loss and accuracy of the mean of all ranks, each testing its part."""
-        mean = _averaged(self.model, self.ranks)
+        mean = _averaged(self.model, self.group)
         sums = torch.zeros(3, dtype=torch.float64)
         with torch.no_grad():
             for x, y in data.test_batches(self.dataset, self.shards, self.options.test_samples):
@@ -208,7 +233,7 @@ class Run:
                                       (output.argmax(-1) == y).sum().item(), y.numel()])
         window = self.progress.losses[-50:]
         shared = torch.cat([sums, torch.tensor([sum(window) / len(window), self.progress.sent])])
-        dist.all_reduce(shared)
+        self.group.add_up(shared)
         loss, right, count, train_loss, sent = shared.tolist()
         step = self.progress.step
         self.progress.points.append({
@@ -223,8 +248,7 @@ class Run:
                "train_s": self.progress.train_s,
                "step_s": statistics.median(self.progress.windows) / WINDOW
                if self.progress.windows else self.progress.train_s / self.progress.step}
-        everyone: list[Any] = [None] * self.ranks
-        dist.all_gather_object(everyone, own)
+        everyone = self.group.gather(own)
         points = self.progress.points
         metric = "loss" if self.dataset.is_text else "accuracy"
         return {

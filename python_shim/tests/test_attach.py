@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import io
 import os
+import threading
 from typing import Any
 
 import nets
@@ -52,6 +53,35 @@ def test_one_rank_trains_as_without(correct: Any, settings: dict[str, Any]) -> N
     attachment.load_state_dict(state)
     assert attachment.summary().steps == 5
     attachment.close()
+
+
+def test_ranks_may_be_threads() -> None:
+    """Over backend local, and again when they attach once more; each trains as with processes."""
+    ends: list[Any] = [None, None]
+    lock = threading.Lock()  # nets.mlp() sets torch's seed
+
+    def train(rank: int) -> None:
+        with lock:
+            model = nets.mlp()
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        for part in range(2):
+            attachment = msdu.attach(
+                model, optimizer, backend="local", ranks=2, rank=rank, deadline_ms=20000, **PLAIN
+            )
+            nets.train(model, optimizer, range(5 * part, 5 * part + 5), rank)
+            attachment.finish()
+            attachment.close()
+        ends[rank] = nets.flat(model)
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ends[0] is not None and torch.equal(ends[0], ends[1])
+    alone = nets.mlp()
+    nets.train(alone, OPTIMIZERS["sgd"](alone.parameters()), range(10), 0)
+    assert not torch.equal(ends[0], nets.flat(alone))
 
 
 def test_an_outer_optimizer_acts_on_one_rank_too() -> None:

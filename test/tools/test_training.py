@@ -253,6 +253,50 @@ class Parts(unittest.TestCase):
             with self.assertRaisesRegex(data.MissingData, "whole number of records"):
                 data.load("cifar100", folder)
 
+    def test_coarse_labels_are_those_beside_the_fine_ones(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            labels = [(3, 77), (19, 2)]
+            raw = b"".join(bytes([coarse, fine]) + bytes(3072) for coarse, fine in labels)
+            for name in ("train.bin", "test.bin"):
+                pathlib.Path(folder, name).write_bytes(raw)
+            fine, coarse = (data.load(name, folder) for name in ("cifar100", "cifar100-coarse"))
+        self.assertEqual((fine.test.y.tolist(), coarse.test.y.tolist()), ([77, 2], [3, 19]))
+        self.assertEqual(coarse.classes, 20)
+
+    def test_digits_are_padded_and_left_as_they_are(self) -> None:
+        rng = np.random.default_rng(1)
+        digits = rng.integers(0, 256, (2, 28, 28), np.uint8)
+        with tempfile.TemporaryDirectory() as folder:
+            for key, name in data.MNIST_FILES.items():
+                content = bytes(16) + digits.tobytes() if key.endswith("x") else bytes(8) + b"\4\7"
+                pathlib.Path(folder, name).write_bytes(content)
+            made = data.load("mnist", folder)
+            x, y = data.batch_of(made.train, torch.tensor([1, 0]), torch.Generator())
+            with self.assertRaisesRegex(data.MissingData, "mnist-idx.tar.xz"):
+                data.load("mnist", f"{folder}/.msdu-cache", f"{folder}/none")
+        self.assertEqual(y.tolist(), [7, 4])
+        expected = (torch.from_numpy(digits[1]).float() - 120) / 65
+        for plane in range(3):
+            self.assertTrue(torch.equal(x[0, plane, 2:30, 2:30], expected))
+
+    def test_the_librarys_sources_are_text_for_training_and_other_text_for_testing(self) -> None:
+        made = data.load("stdlib", None)
+        self.assertTrue(made.is_text)
+        self.assertGreater(len(made.train), 10 * len(made.test))
+        self.assertGreater(len(made.test), 100000)
+        self.assertIn(b"import ", made.test.x[:20000].tobytes())
+        self.assertEqual(made.test.x[:200].tobytes(),
+                         data.load("stdlib", None).test.x[:200].tobytes())
+
+    def test_text_is_the_same_in_letters_and_in_bytes(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "tinyshakespeare.txt").write_bytes(b"To be, or not" * 10)
+            letters, made = (data.load(name, folder, folder)
+                             for name in ("shakespeare", "shakespeare-bytes"))
+        self.assertEqual(made.train.x[:13].tobytes(), b"To be, or not")
+        self.assertEqual((letters.classes, made.classes), (9, 256))
+        self.assertEqual(len(letters.test), len(made.test))
+
     def test_models_have_many_and_few_bytes_per_operation(self) -> None:
         sizes = {name: sum(p.numel() for p in models.build(name, 100, {}).parameters())
                  for name in models.KINDS}

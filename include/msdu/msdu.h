@@ -527,9 +527,10 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_rollback(msdu_ctx *ctx);
  * Waits until everything that was sent has arrived, so that other ranks have to come to the same
  * step; they need not call this function. Nothing is changed: training goes on as if it had not
  * been called. By the clock (setting uneven) ranks are in different steps, so all of them call
- * msdu_synchronize() before, with no step in between. When it returns, parameters and gradients are the trainer's until it announces or
- * waits again, so the parameters to be saved beside the state are those after this call. A trainer
- * that defers its optimizer to the next forward pass runs it first.
+ * msdu_synchronize() before, with no step in between. When it returns, parameters and gradients are
+ * the trainer's until it announces or waits again, so the parameters to be saved beside the state
+ * are those after this call. A trainer that defers its optimizer to the next forward pass runs it
+ * first.
  *
  * data      receives the state, little-endian, any alignment; NULL: only ask for the size
  * bytes     room at data

@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from . import _abi, _context, _store
 
-# Attachments by group: its ranks attach in the same order. By rank as well, since ranks may be
-# threads of this process (backend local).
-_numbers: collections.Counter[tuple[str, int]] = collections.Counter()
+# Attachments by group and job: its ranks attach in the same order. By rank as well, since ranks may
+# be threads of this process (backend local).
+_numbers: collections.Counter[tuple[str, str, int]] = collections.Counter()
 _servers: list[Any] = []  # stores that this process serves, kept for its peers
 _DEADLINE_MS = 60000  # the library's default
 
@@ -49,9 +49,9 @@ def place(
         found["ranks"] = int(given["ranks"])
     else:
         found["rank"], found["ranks"] = _from_launcher(given)
-    number = _numbers[tag, found["rank"]]
-    _numbers[tag, found["rank"]] += 1
     job = str(given.get("job", "msdu"))
+    number = _numbers[tag, job, found["rank"]]
+    _numbers[tag, job, found["rank"]] += 1
     found["job"] = f"{job}{tag}-{number}" if number or tag else job
     if found["ranks"] == 1 or given.get("rendezvous") or os.environ.get("MSDU_RENDEZVOUS"):
         return found, None

@@ -66,7 +66,8 @@ def test_ranks_may_be_threads() -> None:
         optimizer = OPTIMIZERS["sgd"](model.parameters())
         for part in range(2):
             attachment = msdu.attach(
-                model, optimizer, backend="local", ranks=2, rank=rank, deadline_ms=20000, **PLAIN
+                model, optimizer, backend="local", job="threads", ranks=2, rank=rank,
+                deadline_ms=20000, **PLAIN,
             )
             nets.train(model, optimizer, range(5 * part, 5 * part + 5), rank)
             attachment.finish()

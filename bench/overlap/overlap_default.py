@@ -225,7 +225,7 @@ def main() -> int:
     parser.add_argument("--interval", type=int, default=4, help="of fixed local steps")
     parser.add_argument("--spin", action="store_true", help="computing keeps a core busy")
     parser.add_argument("--profile", default="resnet50")
-    parser.add_argument("--out", type=Path, default=BENCH / "results" / "overlap")
+    parser.add_argument("--out", type=Path, default=BENCH / "results" / "overlap" / "default")
     parser.add_argument("--msdu", type=Path, default=BENCH.parent / "build" / "bin" / "msdu")
     parser.add_argument("--check", action="store_true", help="status 1 if a row is not good")
     parser.add_argument("--report", action="store_true", help="only print what is there")

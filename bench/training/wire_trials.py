@@ -8,7 +8,8 @@ One process trains a network of train.py (its data, schedule and batches) at h =
 phases are coded, both with error feedback. Prints one JSON line. --optimizer adam --domain
 momentum is 1-bit Adam (Tang et al., arXiv:2102.02888), whatever the format: after --warm of the
 steps, with gradients in int4, its second moment is frozen, and ranks exchange first moments.
---optimizer adam --domain parameter is local Adam, --interval steps long, after as many.
+--optimizer adam --domain parameter is local Adam, --interval steps long, after as many. --late 1
+applies each mean gradient a step later, as overlap across the step's end would.
 """
 from __future__ import annotations
 
@@ -97,6 +98,41 @@ def largest(x: Tensor, share: int, twice: bool, least: float, block: int) -> Ten
     return decoded.flatten(-2)[:, :x.shape[-1]]
 
 
+class Spread:
+    """As sparse, with as many elements in all, but more of them where the last mean was larger.
+
+    Of the blocks, a quarter sends two of `share` elements, a quarter one, half half a one. Both
+    phases know the last decoded mean, so the lengths need not be sent.
+    """
+
+    def __init__(self, share: int, block: int) -> None:
+        self.share, self.block = share, block
+        self.counts: Tensor | None = None  # by block
+
+    def learn(self, mean: Tensor) -> None:
+        """What all ranks decoded."""
+        energy = blocks(mean[None], self.block).square().sum(-1)[0]
+        counts = torch.full((len(energy),), self.block // self.share // 2)
+        order = energy.argsort(descending=True)
+        quarter = len(energy) // 4
+        counts[order[:quarter]] = 2 * self.block // self.share
+        counts[order[quarter:2 * quarter]] = self.block // self.share
+        self.counts = counts
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, elements) to what is decoded."""
+        if self.counts is None:
+            return largest(x, self.share, True, 0.5, self.block)
+        y = blocks(x, self.block)
+        most, where = y.abs().topk(2 * self.block // self.share, dim=-1)
+        counts = self.counts.expand(y.shape[:-1])[..., None]
+        magnitude = torch.maximum(2 * most.gather(-1, counts - 1), 0.5 * most[..., :1])
+        is_sent = (torch.arange(most.shape[-1]) < counts) & (most >= magnitude / 2)
+        sent = torch.where(is_sent, magnitude, 0.0)
+        decoded = torch.zeros_like(y).scatter_(-1, where, sent) * y.sign()
+        return decoded.flatten(-2)[:, :x.shape[-1]]
+
+
 def format_of(name: str, share: int, block: int) -> Format | None:
     """The format of this name; None is float32."""
     formats: dict[str, Format | None] = {
@@ -109,6 +145,7 @@ def format_of(name: str, share: int, block: int) -> Format | None:
         "mean": lambda x: largest(x, share, False, 0.0, block),
         "twice": lambda x: largest(x, share, True, 0.0, block),
         "sparse": lambda x: largest(x, share, True, 0.5, block),
+        "spread": Spread(share, block),
     }
     return formats[name]
 
@@ -130,6 +167,8 @@ class Exchange:
         self.owned += sent.mean(0)
         decoded = self.code(self.owned)
         self.owned -= decoded
+        if isinstance(self.code, Spread):
+            self.code.learn(decoded[0])
         return decoded[0]
 
 
@@ -139,11 +178,13 @@ class Sgd:
     def __init__(self, options: argparse.Namespace, exchange: Exchange, elements: int) -> None:
         self.is_gradient, self.exchange = options.domain == "gradient", exchange
         self.momentum = torch.zeros(1 if self.is_gradient else RANKS, elements)
+        self.waiting = [torch.zeros(elements)] * options.late  # means that come later
 
     def move(self, gradient: Tensor, lr: float) -> Tensor:
         """By how much the common parameters move."""
         if self.is_gradient:
-            self.momentum = 0.9 * self.momentum + self.exchange.mean(gradient)
+            self.waiting.append(self.exchange.mean(gradient))
+            self.momentum = 0.9 * self.momentum + self.waiting.pop(0)
             return lr * self.momentum[0]
         self.momentum = 0.9 * self.momentum + gradient
         return self.exchange.mean(lr * self.momentum)
@@ -315,7 +356,7 @@ if __name__ == "__main__":
     parser.add_argument("--cache", help="folder for decoded data")
     parser.add_argument("--format", default="sparse",
                         choices=("float32", "int4", "ternary", "ternary-rotated", "sign", "steps",
-                                 "mean", "twice", "sparse"))
+                                 "mean", "twice", "sparse", "spread"))
     parser.add_argument("--model", default="cnn", choices=("cnn", "gpt"))
     parser.add_argument("--optimizer", default="sgd", choices=("sgd", "adam"))
     parser.add_argument("--domain", default="gradient",
@@ -329,6 +370,7 @@ if __name__ == "__main__":
     parser.add_argument("--second", default="frozen", choices=("frozen", "scaled", "own"),
                         help="second moments of Adam in local steps")
     parser.add_argument("--interval", type=int, default=1, help="local steps of Adam")
+    parser.add_argument("--late", type=int, default=0, help="steps; gradients of SGD only")
     parser.add_argument("--share", type=int, default=8, help="one of so many elements is sent")
     parser.add_argument("--block", type=int, default=256)
     parser.add_argument("--seed", type=int, default=1)
@@ -338,5 +380,7 @@ if __name__ == "__main__":
     wanted = parser.parse_args()
     if wanted.domain == "momentum" and wanted.optimizer == "sgd":
         parser.error(f"--domain {wanted.domain} is not for {wanted.optimizer}")
+    if wanted.late and (wanted.domain, wanted.optimizer) != ("gradient", "sgd"):
+        parser.error("--late is for --domain gradient and --optimizer sgd")
     wanted.lr = wanted.lr or (0.001 if wanted.optimizer == "adam" else 0.05)
     print(json.dumps(train(wanted)), flush=True)

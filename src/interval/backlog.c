@@ -13,7 +13,6 @@
 #define GROWN          64 /* in energy: eight times in norm */
 #define BEGUN          4  /* likewise, from where on rounds count: what scatters does not add up */
 #define GIVEN_UP       UINT64_MAX
-#define SETTLED_STEPS  200
 #define RISEN          1e-3 /* share by which a learning rate is larger */
 
 bool msdu__backlog_is_given_up(const msdu__interval_state *state)
@@ -23,7 +22,7 @@ bool msdu__backlog_is_given_up(const msdu__interval_state *state)
 
 bool msdu__backlog_is_early(const msdu__round_stats *stats, const msdu__interval_state *state)
 {
-    return stats->step < state->count[MSDU__COUNT_ROSE] + SETTLED_STEPS;
+    return stats->step < state->count[MSDU__COUNT_ROSE] + MSDU__BACKLOG_EARLY_STEPS;
 }
 
 static void learn_rate(const msdu__round_stats *stats, msdu__interval_state *state)

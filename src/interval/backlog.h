@@ -13,6 +13,8 @@
 
 #include "interval.h"
 
+#define MSDU__BACKLOG_EARLY_STEPS 200
+
 /* Slots of the state, behind those of waiting.h. */
 enum {
     MSDU__REAL_BACKLOG = 21,  /* smoothed energy held back */

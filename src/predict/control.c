@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "core/job.h"
+#include "interval/backlog.h"
 
 #define ROUNDS_MOST 2000
 #define STEADY      48 /* rounds without a change: longer than any patience of the policy */
@@ -105,11 +106,18 @@ static msdu__round_stats stats_of(const run *r, const msdu__whatif_way *way,
     };
 }
 
+/* What is asked for is training that has settled: the first steps of SGD are not. */
+static uint64_t early_steps(const run *r)
+{
+    return r->job->settings.optimizer == MSDU__OPTIMIZER_SGD ? MSDU__BACKLOG_EARLY_STEPS : 0;
+}
+
 /* The part of a round that lies in the window asked for. */
 static void note_window(run *r, const msdu__whatif_way *way, const msdu__whatif_answer *answer)
 {
+    uint64_t early = early_steps(r);
     for (uint64_t s = r->step; s < r->step + way->interval; s++) {
-        if (s >= r->wish->from_step && s < r->wish->until_step) {
+        if (s >= early + r->wish->from_step && s < early + r->wish->until_step) {
             r->window_ns += answer->step_ns;
             r->window_bytes += answer->bytes;
             r->window_steps++;
@@ -163,7 +171,8 @@ static bool run_rounds(run *r, msdu__whatif_choice *out)
                           .delay_steps = (uint32_t)s->delay_steps};
     msdu__decision soon = now; /* decided, and one round late */
     uint32_t steady = 0;
-    while (r->round < ROUNDS_MOST && (steady < STEADY || r->step < r->wish->until_step)) {
+    uint64_t least = early_steps(r) + r->wish->until_step;
+    while (r->round < ROUNDS_MOST && (steady < STEADY || r->step < least)) {
         msdu__decision next;
         const msdu__whatif_answer *answer = run_round(r, &now, &next);
         if (answer == NULL) {

@@ -603,7 +603,7 @@ typedef struct saved {
     unsigned char state[65536];
     size_t bytes;
     uint64_t anchors; /* their hash */
-    rank kept; /* what the trainer saves */
+    rank kept;        /* what the trainer saves */
 } saved;
 
 static saved the_saved[RANKS];

@@ -48,9 +48,9 @@ static void reduce_control(const msdu__engine *e, const msdu__fragment *f, msdu_
         step = largest(step, c->step_ns);
         link = smallest(link, c->link_ns);
         latency = smallest(latency, c->latency_ns);
-        queued = largest(queued, c->queued_ns);
-        coding = largest(coding, c->coding_ns);
-        taken = largest(taken, c->taken_share);
+        queued = largest(queued, (double)c->queued_ns);
+        coding = largest(coding, (double)c->coding_ns);
+        taken = largest(taken, (double)c->taken_share);
         wait = c->weight > 0 ? smallest(wait, c->wait_ns) : wait; /* who joined does not train */
         alone = c->weight > 0 ? smallest(alone, c->alone_ns) : alone;
         alones += c->weight > 0 ? c->alone_ns : 0;

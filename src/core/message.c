@@ -16,7 +16,7 @@ double msdu__message_groups(const msdu__engine *e, const msdu__fragment *f)
 {
     double groups = 0;
     for (int32_t rank = 0; rank < e->job->ranks; rank++) {
-        double shared = f->control.of[rank].host_ranks;
+        double shared = (double)f->control.of[rank].host_ranks;
         groups += shared > 1 ? 1 / shared : 1;
     }
     return groups;

@@ -397,11 +397,12 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_local_drift_get(msdu_ctx *ctx, uint32_
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_lr(msdu_ctx *ctx, double lr);
 
 /*
- * Tell that the trainer changes mean gradients before its optimizer takes them: clips their norm,
- * say. Then wire=auto sends none in sparse, whose means are right in sum but not one by one. For
- * optimizer=sgd only, which may send such ones else. Once, on one rank or more, at any time.
+ * Tell that the trainer changes mean gradients before its optimizer takes them, such as by clipping
+ * their norm. With optimizer=sgd, wire=auto may send gradients in sparse. Their sum over steps is
+ * right, but a single mean is several times as long, so clipping would shorten steps. After this
+ * call gradients stay in four bits or more. One call on any rank is enough, at any time.
  *
- * Returns MSDU_OK, ERR_STATE (the context has failed or is of another process).
+ * Returns MSDU_OK, ERR_INVALID (NULL, or a context of the process that was forked).
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_clipping(msdu_ctx *ctx);
 

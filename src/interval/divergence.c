@@ -322,11 +322,26 @@ static option choose_wire(const model *m, msdu__interval_state *state, found *be
     return is_kept(m, best, better) ? best->now : *better;
 }
 
+/* Time waited in float32, as a share: by what is predicted, and by what was measured but for the
+ * time that a thread waited for a core. */
+static double exact_wait(const model *m, const msdu__interval_state *state)
+{
+    const msdu__round_stats *stats = &m->drift.stats;
+    option exact = evaluate(m, &(msdu__choice){.interval = 1, .wire = m->drift.args->widest_wire});
+    double pace = state->real[MSDU__REAL_PACE_EXACT] - (double)stats->queued_ns;
+
+    return pace > 0 ? fmin(exact.overhead, 1 - (double)stats->step_ns / pace) : 0;
+}
+
 /* There is no way back from local steps, so they are not taken for a slow rank or a busy machine: a
- * narrower wire must have shown that bytes are what is waited for, or a message's latency does. */
+ * narrower wire must have shown that bytes are what is waited for, or a message's latency does. A
+ * fast link and slow codes show neither: between hosts an alarming wait in float32 is enough. */
 static bool is_shown(const model *m, const msdu__interval_state *state)
 {
-    return msdu__waiting_is_network(m->drift.args, &m->drift.stats, state);
+    const msdu__interval_args *args = m->drift.args;
+    bool is_alarming = args->local_ns <= 0 && exact_wait(m, state) > ALARM_MOST;
+
+    return is_alarming || msdu__waiting_is_network(args, &m->drift.stats, state);
 }
 
 /* Would rounds of some h that the budget will allow be faster than plain float32? */

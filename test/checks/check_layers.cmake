@@ -69,7 +69,8 @@ function(pure folder)
     endforeach()
 endfunction()
 
-set(stages slicer interval correct wire)
+# Pure stages of a round.
+set(round_stages slicer interval correct wire)
 
 layer(base)
 layer(simd base)
@@ -79,7 +80,7 @@ layer(correct base simd)
 layer(wire base simd)
 layer(config base interval correct wire)
 layer(observe base)
-layer(core base simd ${stages} config observe)
+layer(core base simd ${round_stages} config observe)
 layer(startup base core)
 layer(caller startup core interval)
 layer(checkpoint caller startup core base config)
@@ -95,8 +96,8 @@ layer(attach base config)
 layer(attach/mpi base attach)
 layer(attach/nccl base attach)
 layer(attach/preload base attach backend)
-layer(predict base ${stages} config core)
-layer(cli simd ${stages} backend attach predict)
+layer(predict base ${round_stages} config core)
+layer(cli simd ${round_stages} backend attach predict)
 
 # No file beside the folders, and no folder without its line.
 file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR}/src ${SOURCE_DIR}/src/*.c ${SOURCE_DIR}/src/*.h
@@ -126,7 +127,7 @@ foreach(file IN LISTS files)
     endif()
 endforeach()
 
-foreach(folder IN ITEMS simd ${stages})
+foreach(folder IN ITEMS simd ${round_stages})
     pure(${folder})
 endforeach()
 # What `msdu plan` simulates with; its reader of profiles and settings allocates.

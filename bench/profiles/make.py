@@ -21,6 +21,11 @@ Sources:
     smallest, 124 million parameters as counted, and the largest); input and output embedding are
     one tensor, so its gradient is complete last and it is needed first.
   Multiply-adds of an image: torchvision's model documentation (4.09 and 15.47 thousand million).
+
+BERT-large has what pipelines need, too: bytes that a layer hands on, and those it keeps for its
+backward pass. These are Korthikanti et al. (arXiv:2205.05198), section 4.1, in float32 and with
+masks of a byte: 25 t w + 9 a t l for attention and its normalization, 41 t w for the layers behind
+it (t tokens, w width, a heads, l length).
 """
 
 from __future__ import annotations
@@ -46,6 +51,8 @@ class Layer:
     tensors: Tensors
     forward: float
     backward: float
+    output: int = 0  # bytes; 0: not said, as what it keeps
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Model:
     source: str
     parameters: int
     layers: list[Layer]
+    samples: int = 0  # of a batch; 0: not said
 
 
 def count_of(shape: Shape) -> int:
@@ -157,23 +165,27 @@ def block_flops(width: int, tokens: int, length: int) -> tuple[float, float]:
 
 def bert_large() -> Model:
     """BERT-large on 32 sequences of 128 tokens (with pooler, without the heads of pretraining)."""
-    width, blocks, tokens, length = 1024, 24, 32 * 128, 128
+    width, blocks, tokens, length, heads = 1024, 24, 32 * 128, 128, 16
+    output = 4 * tokens * width
     attention, rest = block_flops(width, tokens, length)
     tables = (("embeddings.word", (30522, width)), ("embeddings.position", (512, width)),
               ("embeddings.type", (2, width)))
-    layers = [Layer("embeddings", tables + norm_of("embeddings.norm", width), 0.0, 0.0)]
+    layers = [Layer("embeddings", tables + norm_of("embeddings.norm", width), 0.0, 0.0,
+                    output, 2 * output)]
     for i in range(blocks):
         name = f"layer.{i}.attention"
         parts = tuple(t for part in ("query", "key", "value", "output")
                       for t in dense(f"{name}.{part}", width, width))
         layers.append(Layer(name, parts + norm_of(f"{name}.norm", width), attention,
-                            2 * attention))
+                            2 * attention, output, 25 * tokens * width + 9 * heads * tokens * length))
         name = f"layer.{i}.mlp"
         parts = dense(f"{name}.in", width, 4 * width) + dense(f"{name}.out", 4 * width, width)
-        layers.append(Layer(name, parts + norm_of(f"{name}.norm", width), rest, 2 * rest))
+        layers.append(Layer(name, parts + norm_of(f"{name}.norm", width), rest, 2 * rest,
+                            output, 41 * tokens * width))
     flops = 2.0 * 32 * width * width
-    layers.append(Layer("pooler", dense("pooler", width, width), flops, 2 * flops))
-    return Model("32 sequences of 128 tokens", "arXiv:1810.04805, section 3", 335141888, layers)
+    layers.append(Layer("pooler", dense("pooler", width, width), flops, 2 * flops,
+                        4 * 32 * width, 2 * 4 * 32 * width))
+    return Model("32 sequences of 128 tokens", "arXiv:1810.04805, section 3", 335141888, layers, 32)
 
 
 def gpt2(width: int, blocks: int, batch: int, parameters: int) -> Model:
@@ -222,11 +234,13 @@ def make(name: str, tflops: float) -> dict[str, Any]:
         "compute": f"{model.compute}; {flops / 1e12:.4g} TFLOP a step at {tflops:g} TFLOP/s",
         "source": f"{model.source}; bench/profiles/make.py --tflops {tflops:g}",
         "dtype": "float32",
+        **({"samples": model.samples} if model.samples else {}),
         "layers": [
             {
                 "name": layer.name,
                 "forward_us": round(layer.forward / per_us, 3),
                 "backward_us": round(layer.backward / per_us, 3),
+                **({"output_bytes": layer.output, "kept_bytes": layer.kept} if layer.output else {}),
                 "tensors": [{"name": tensor, "count": count_of(shape)}
                             for tensor, shape in layer.tensors],
             }

@@ -2,19 +2,18 @@
 /* Model profiles: JSON to layers and tensors, with one line for what is wrong with it. */
 #include "profile.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
 
 #include "base/base.h"
+#include "json_file.h"
 
 #include <msdu/msdu.h>
 
@@ -93,6 +92,55 @@ static bool read_time(reader *r, const cJSON *object, const char *layer, const c
     return true;
 }
 
+/* A number that may be missing, which leaves *out as it is. */
+static bool read_optional(reader *r, const cJSON *object, const char *of, const char *key,
+                          double most, double *out)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (item == NULL) {
+        return true;
+    }
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= most)) {
+        return refuse(r, "%s: %s is no number in 0 .. %g", of, key, most);
+    }
+    *out = item->valuedouble;
+    return true;
+}
+
+/* A part of a time of the layer; in us, as the time is in ns. */
+static bool read_part(reader *r, const cJSON *object, const char *layer, const char *key,
+                      double whole_ns, double *ns_out)
+{
+    double us = -1;
+    if (!read_optional(r, object, layer, key, MSDU__PROFILE_US_MAX, &us)) {
+        return false;
+    }
+    if (us * 1e3 > whole_ns) {
+        return refuse(r, "layer '%s': %s %g is more than the time that it is part of", layer, key,
+                      us);
+    }
+    *ns_out = us < 0 ? *ns_out : us * 1e3;
+    return true;
+}
+
+/* What only pipelines need. */
+static bool read_pipeline(reader *r, const cJSON *item, msdu__profile_layer *layer)
+{
+    const double most = MSDU__PROFILE_BYTES_MAX;
+    layer->output_bytes = -1;
+    layer->kept_bytes = -1;
+    layer->state_bytes = -1;
+    layer->weight_ns = -1;
+    return read_optional(r, item, layer->name, "output_bytes", most, &layer->output_bytes) &&
+           read_optional(r, item, layer->name, "kept_bytes", most, &layer->kept_bytes) &&
+           read_optional(r, item, layer->name, "state_bytes", most, &layer->state_bytes) &&
+           read_part(r, item, layer->name, "weight_us", layer->backward_ns, &layer->weight_ns) &&
+           read_part(r, item, layer->name, "fixed_forward_us", layer->forward_ns,
+                     &layer->fixed_forward_ns) &&
+           read_part(r, item, layer->name, "fixed_backward_us", layer->backward_ns,
+                     &layer->fixed_backward_ns);
+}
+
 static const char *text_or_empty(const cJSON *root, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, key);
@@ -136,7 +184,7 @@ static bool read_layer(reader *r, const cJSON *item)
     layer.name = name->valuestring;
     if (!read_time(r, item, layer.name, "forward_us", &layer.forward_ns) ||
         !read_time(r, item, layer.name, "backward_us", &layer.backward_ns) ||
-        !read_dtype(r, item, layer.name, &layer.dtype)) {
+        !read_dtype(r, item, layer.name, &layer.dtype) || !read_pipeline(r, item, &layer)) {
         return false;
     }
     if (!cJSON_IsArray(tensors)) {
@@ -234,6 +282,14 @@ static bool read_tree(reader *r, const cJSON *root)
             return false;
         }
     }
+    double samples = 0;
+    if (!read_optional(r, root, "profile", "samples", MSDU__PROFILE_SAMPLES_MAX, &samples)) {
+        return false;
+    }
+    if (samples != floor(samples)) {
+        return refuse(r, "profile: samples is not a whole number");
+    }
+    r->out->samples = (uint32_t)samples;
     r->out->name = name->valuestring;
     r->out->compute = text_or_empty(root, "compute");
     r->out->source = text_or_empty(root, "source");
@@ -261,15 +317,6 @@ void msdu__profile_path(const char *name, char *out, size_t bytes)
     snprintf(out, bytes, "%s/../share/msdu/profiles/%s.json", own, name);
 }
 
-static unsigned line_of(const char *text, const char *end)
-{
-    unsigned line = 1;
-    for (; text < end; text++) {
-        line += *text == '\n' ? 1 : 0;
-    }
-    return line;
-}
-
 bool msdu__profile_parse(const char *text, size_t bytes, msdu__profile *out, char *why,
                          size_t why_bytes)
 {
@@ -278,7 +325,7 @@ bool msdu__profile_parse(const char *text, size_t bytes, msdu__profile *out, cha
     *out = (msdu__profile){.name = NULL};
     cJSON *root = cJSON_ParseWithLengthOpts(text, bytes, &end, 0);
     if (root == NULL) {
-        return refuse(&r, "no JSON: line %u", line_of(text, end));
+        return refuse(&r, "no JSON: line %u", msdu__json_line(text, end));
     }
     out->tree = root;
     if (!read_tree(&r, root)) {
@@ -288,41 +335,13 @@ bool msdu__profile_parse(const char *text, size_t bytes, msdu__profile *out, cha
     return true;
 }
 
-/* The whole file; NULL with why. */
-static char *load(reader *r, const char *path, FILE *file, size_t *bytes_out)
-{
-    struct stat status;
-    if (fstat(fileno(file), &status) != 0 || !S_ISREG(status.st_mode)) {
-        refuse(r, "%s is no file", path);
-        return NULL;
-    }
-    if (status.st_size > (off_t)MSDU__PROFILE_FILE_MAX) {
-        refuse(r, "%s has %lld bytes, which is no profile (at most %u)", path,
-               (long long)status.st_size, MSDU__PROFILE_FILE_MAX);
-        return NULL;
-    }
-    size_t size = (size_t)status.st_size;
-    char *text = malloc(size + 1);
-    if (text == NULL) {
-        refuse(r, "out of memory");
-        return NULL;
-    }
-    *bytes_out = fread(text, 1, size, file); /* what was cut off meanwhile fails as JSON */
-    return text;
-}
-
 bool msdu__profile_read(const char *path, msdu__profile *out, char *why, size_t why_bytes)
 {
     reader r = {.out = out, .why = why, .why_bytes = why_bytes};
     char cause[512] = "";
     size_t bytes = 0;
-    FILE *file = fopen(path, "rbe");
     *out = (msdu__profile){.name = NULL};
-    if (file == NULL) {
-        return refuse(&r, "%s: %s", path, strerror(errno));
-    }
-    char *text = load(&r, path, file, &bytes);
-    (void)fclose(file);
+    char *text = msdu__json_load(path, "profile", &bytes, why, why_bytes);
     if (text == NULL) {
         return false;
     }
@@ -346,8 +365,15 @@ void msdu__profile_free(msdu__profile *profile)
 void msdu__profile_scale(msdu__profile *profile, double times, double elements)
 {
     for (uint32_t i = 0; i < profile->layer_count; i++) {
-        profile->layers[i].forward_ns *= times;
-        profile->layers[i].backward_ns *= times;
+        msdu__profile_layer *layer = &profile->layers[i];
+        layer->forward_ns *= times;
+        layer->backward_ns *= times;
+        layer->weight_ns *= times; /* below 0 it stays there, here and below */
+        layer->fixed_forward_ns *= times;
+        layer->fixed_backward_ns *= times;
+        layer->output_bytes *= elements;
+        layer->kept_bytes *= elements;
+        layer->state_bytes *= elements;
     }
     for (uint32_t i = 0; i < profile->tensor_count; i++) {
         double count = round((double)profile->tensors[i].count * elements);

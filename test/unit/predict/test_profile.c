@@ -56,6 +56,33 @@ START_TEST(reads_layers_in_order)
 }
 END_TEST
 
+START_TEST(reads_what_pipelines_need)
+{
+    msdu__profile p;
+    char why[256];
+    const char *text =
+        HEAD "\"samples\":8,\"layers\":["
+             "{\"name\":\"a\"," TIMES "\"output_bytes\":100,\"kept_bytes\":0,\"state_bytes\":7,"
+             "\"weight_us\":1.5,\"fixed_forward_us\":0.5,\"fixed_backward_us\":2,\"tensors\":[]},"
+             "{\"name\":\"b\"," TIMES "\"tensors\":[]}]}";
+    ck_assert_msg(parse(text, &p, why), "%s", why);
+    msdu__profile_scale(&p, 2, 3);
+    ck_assert_uint_eq(p.samples, 8);
+    ck_assert_double_eq(p.layers[0].output_bytes, 300);
+    ck_assert_double_eq(p.layers[0].kept_bytes, 0);
+    ck_assert_double_eq(p.layers[0].state_bytes, 21);
+    ck_assert_double_eq(p.layers[0].weight_ns, 3000);
+    ck_assert_double_eq(p.layers[0].fixed_forward_ns, 1000);
+    ck_assert_double_eq(p.layers[0].fixed_backward_ns, 4000);
+    ck_assert_double_lt(p.layers[1].output_bytes, 0);
+    ck_assert_double_lt(p.layers[1].kept_bytes, 0);
+    ck_assert_double_lt(p.layers[1].state_bytes, 0);
+    ck_assert_double_lt(p.layers[1].weight_ns, 0);
+    ck_assert_double_eq(p.layers[1].fixed_forward_ns, 0);
+    msdu__profile_free(&p);
+}
+END_TEST
+
 START_TEST(scales_times_and_elements_apart)
 {
     msdu__profile p;
@@ -107,6 +134,12 @@ static const struct bad {
     {HEAD "\"layers\":[{\"name\":\"a\"," TIMES "\"tensors\":[]},{\"name\":\"a\"," TIMES
           "\"tensors\":[]}]}",
      "two layers are called 'a'"},
+    {HEAD "\"samples\":2.5,\"layers\":[{\"name\":\"a\"," TIMES "\"tensors\":[]}]}",
+     "samples is not"},
+    {HEAD "\"layers\":[{\"name\":\"a\"," TIMES "\"kept_bytes\":-1,\"tensors\":[]}]}",
+     "a: kept_bytes is no number in 0"},
+    {HEAD "\"layers\":[{\"name\":\"a\"," TIMES "\"weight_us\":2.5,\"tensors\":[]}]}",
+     "layer 'a': weight_us 2.5 is more than"},
     {HEAD "\"dtype\":\"int3\",\"layers\":[{\"name\":\"a\"," TIMES "\"tensors\":[]}]}", "dtype"},
 };
 
@@ -181,6 +214,7 @@ int main(void)
     Suite *suite = suite_create("profile");
     TCase *c = suite_case(suite, "read", 30, NULL, NULL);
     tcase_add_test(c, reads_layers_in_order);
+    tcase_add_test(c, reads_what_pipelines_need);
     tcase_add_test(c, scales_times_and_elements_apart);
     suite_table(c, bad_profiles_get_one_line, bads);
     tcase_add_test(c, depth_is_limited);

@@ -69,7 +69,7 @@ function(pure folder)
     endforeach()
 endfunction()
 
-# Pure stages of a round.
+# Pure stages of a round; not the stages of a pipeline, which are in src/stages.
 set(round_stages slicer interval correct wire)
 
 layer(base)
@@ -84,6 +84,7 @@ layer(core base simd ${round_stages} config observe)
 layer(startup base core)
 layer(caller startup core interval)
 layer(checkpoint caller startup core base config)
+layer(stages)
 layer(api caller startup checkpoint core backend)
 layer(backend base)
 layer(backend/local backend base)
@@ -132,3 +133,5 @@ foreach(folder IN ITEMS simd ${round_stages})
 endforeach()
 # What `msdu plan` simulates with; its reader of profiles and settings allocates.
 pure(predict network simulate)
+# Pipelines: pure but for memory, which one file allocates.
+pure(stages model split vee)

@@ -134,4 +134,4 @@ endforeach()
 # What `msdu plan` simulates with; its reader of profiles and settings allocates.
 pure(predict network simulate)
 # Pipelines: pure but for memory, which one file allocates.
-pure(stages model split vee)
+pure(stages compare lower model network order programs replay search split vee)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make the manual page msdu(3) from the comments of include/msdu/msdu.h, and of what that includes,
-so that it cannot drift.
+"""Make the manual pages msdu(3) and msdu_stages(3) from the comments of include/msdu/msdu.h, with
+config.h, which it includes, and of stages.h, so that they cannot drift.
 
 usage: header_to_man.py HEADER PAGE
 Needs nothing but Python. The date is SOURCE_DATE_EPOCH, else today.
@@ -154,12 +154,12 @@ def roff_define(comment, line):
     ]
 
 
-INCLUDED = re.compile(r"(?m)^#include <msdu/(.+)>$")
+INCLUDED = re.compile(r"(?m)^#include <msdu/(config\.h)>$")
 
 
-def page(source):
-    version = ".".join(re.findall(r"#define MSDU_VERSION_\w+ (\d+)", source))
-    head = source[source.index("/*\n * msdu.h") :]
+def page(source, name, version):
+    """The page of header `name`; what it says of itself stands behind its name and a dash."""
+    head = source[source.index(f"/*\n * {name} - ") :]
     head = head[: head.index("*/") + 2]
     functions, types, defines = [], [], []
     for comment, line in ITEM.findall(source.replace(head, "")):
@@ -178,16 +178,26 @@ def page(source):
     stamp = os.environ.get("SOURCE_DATE_EPOCH")
     zone = datetime.timezone.utc
     day = datetime.datetime.fromtimestamp(int(stamp), zone) if stamp else datetime.datetime.now(zone)
-    out = ['.\\" Made from msdu.h by header_to_man.py; do not edit.']
-    out += [f'.TH MSDU 3 {day:%Y-%m-%d} "libmsdu {version}" "Library Functions Manual"']
-    out += [".SH NAME", "msdu \\- communication\\-reducing data\\-parallel training"]
-    out += [".SH SYNOPSIS", ".nf", ".B #include <msdu/msdu.h>", ".PP"]
+    title, what = TITLES[name]
+    out = [f'.\\" Made from {name} by header_to_man.py; do not edit.']
+    out += [f'.TH {title.upper()} 3 {day:%Y-%m-%d} "libmsdu {version}" "Library Functions Manual"']
+    out += [".SH NAME", f"{title} \\- {escape(what)}"]
+    out += [".SH SYNOPSIS", ".nf", f".B #include <msdu/{name}>", ".PP"]
     out += ["cc ... $(pkg\\-config \\-\\-cflags \\-\\-libs msdu)", ".fi", ".SH DESCRIPTION"]
     out += roff_comment(comment_lines(head)[2:])
     out += [".SH FUNCTIONS"] + functions + [".SH TYPES"] + types
-    out += ([".SH CONSTANTS"] + defines if defines else []) + roff_statuses(source)
-    text = "\n".join(out + [".SH SEE ALSO", ".BR msdu (1)", ""])
+    out += ([".SH CONSTANTS"] + defines if defines else [])
+    out += roff_statuses(source) if "MSDU_STATUS_MAP" in source else []
+    other = "msdu_stages" if title == "msdu" else "msdu"
+    also = [".BR msdu (1),", f".BR {escape(other)} (3)"]
+    text = "\n".join([*out, ".SH SEE ALSO", *also, ""])
     return re.sub(r"(?m)^(\.S[HS] .*\n)\.PP\n", r"\1", text)  # a section begins a paragraph itself
+
+
+TITLES = {
+    "msdu.h": ("msdu", "communication-reducing data-parallel training"),
+    "stages.h": ("msdu_stages", "cuts, placement and order of pipelines"),
+}
 
 
 def beside(header, name):
@@ -200,7 +210,10 @@ def main():
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as file:
-        text = page(INCLUDED.sub(lambda found: beside(sys.argv[1], found.group(1)), file.read()))
+        source = INCLUDED.sub(lambda found: beside(sys.argv[1], found.group(1)), file.read())
+    version = ".".join(
+        re.findall(r"#define MSDU_VERSION_\w+ (\d+)", beside(sys.argv[1], "msdu.h")))
+    text = page(source, os.path.basename(sys.argv[1]), version)
     with open(sys.argv[2], "w", encoding="utf-8") as file:
         file.write(text)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Exported symbols equal src/api/msdu.map, and every function of the public header is among them; the
+# Exported symbols equal src/api/msdu.map, and every function of the public headers is among them; the
 # library needs libc and libm only; a module exports its table only.
-# Needs: NM, READELF, LIBRARY, MAP, HEADER, MODULES.
+# Needs: NM, READELF, LIBRARY, MAP, HEADERS, MODULES.
 cmake_minimum_required(VERSION 3.21)
 
 function(defined_symbols file out)
@@ -22,12 +22,16 @@ if(NOT symbols STREQUAL map_symbols)
     message(FATAL_ERROR "exports differ from the map\nlibrary: ${symbols}\nmap: ${map_symbols}")
 endif()
 
-file(READ ${HEADER} header)
-string(REGEX MATCHALL "\nMSDU_API [^;(]*[ *]msdu_[a-z_]+\\(" declared "${header}")
+set(declared)
+foreach(file IN LISTS HEADERS)
+    file(READ ${file} header)
+    string(REGEX MATCHALL "\nMSDU_API [^;(]*[ *]msdu_[a-z_]+\\(" found "${header}")
+    list(APPEND declared ${found})
+endforeach()
 list(TRANSFORM declared REPLACE "^.*[ *](msdu_[a-z_]+)\\($" "\\1")
 list(SORT declared)
 if(NOT declared STREQUAL map_symbols)
-    message(FATAL_ERROR "header differs from the map\nheader: ${declared}\nmap: ${map_symbols}")
+    message(FATAL_ERROR "headers differ from the map\nheaders: ${declared}\nmap: ${map_symbols}")
 endif()
 
 execute_process(COMMAND ${READELF} -d ${LIBRARY} OUTPUT_VARIABLE dynamic

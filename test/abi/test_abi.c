@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The binary interface, pinned: sizes, offsets and values never change within a release series. */
 #include <msdu/backend.h>
+#include <msdu/stages.h>
 
 #include <check.h>
 #include <stdbool.h>
@@ -23,13 +24,18 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 536)},      {SIZE(msdu_tensor_desc, 56)}, {SIZE(msdu_summary, 344)},
-    {SIZE(msdu_setting_info, 56)}, {SIZE(msdu_host, 136)},       {SIZE(msdu_op, 72)},
-    {SIZE(msdu_backend, 96)},      {SIZE(msdu_local_drift, 64)}, {SIZE(msdu_resolved, 1032)},
-    {SIZE(msdu_device, 88)},       {SIZE(msdu_kernels, 152)},    {SIZE(msdu_launch, 32)},
-    {SIZE(msdu_arrays, 40)},       {SIZE(msdu_rules, 152)},      {SIZE(msdu_recursion, 72)},
-    {SIZE(msdu_exchange, 24)},     {SIZE(msdu_sums, 24)},        {SIZE(msdu_store, 40)},
-    {SIZE(msdu_work, 64)},
+    {SIZE(msdu_config, 536)},       {SIZE(msdu_tensor_desc, 56)},
+    {SIZE(msdu_summary, 344)},      {SIZE(msdu_setting_info, 56)},
+    {SIZE(msdu_host, 136)},         {SIZE(msdu_op, 72)},
+    {SIZE(msdu_backend, 96)},       {SIZE(msdu_local_drift, 64)},
+    {SIZE(msdu_resolved, 1032)},    {SIZE(msdu_device, 88)},
+    {SIZE(msdu_kernels, 152)},      {SIZE(msdu_launch, 32)},
+    {SIZE(msdu_arrays, 40)},        {SIZE(msdu_rules, 152)},
+    {SIZE(msdu_recursion, 72)},     {SIZE(msdu_exchange, 24)},
+    {SIZE(msdu_sums, 24)},          {SIZE(msdu_store, 40)},
+    {SIZE(msdu_work, 64)},          {SIZE(msdu_stages_question, 152)},
+    {SIZE(msdu_stages_action, 32)}, {SIZE(msdu_stages_stage, 40)},
+    {SIZE(msdu_stages_torch, 32)},  {SIZE(msdu_stages, 120)},
 };
 
 static const pin config_fields[] = {
@@ -189,6 +195,56 @@ static const pin backend_fields[] = {
     {FIELD(msdu_backend, device, 80)},  {FIELD(msdu_backend, split, 88)},
 };
 
+static const pin stages_fields[] = {
+    {FIELD(msdu_stages_question, size, 0)},
+    {FIELD(msdu_stages_question, layers, 8)},
+    {FIELD(msdu_stages_question, devices, 12)},
+    {FIELD(msdu_stages_question, micro_batches, 16)},
+    {FIELD(msdu_stages_question, may, 20)},
+    {FIELD(msdu_stages_question, batch, 24)},
+    {FIELD(msdu_stages_question, samples, 28)},
+    {FIELD(msdu_stages_question, ahead, 32)},
+    {FIELD(msdu_stages_question, forward_ns, 40)},
+    {FIELD(msdu_stages_question, backward_ns, 48)},
+    {FIELD(msdu_stages_question, weight_ns, 56)},
+    {FIELD(msdu_stages_question, fixed_forward_ns, 64)},
+    {FIELD(msdu_stages_question, fixed_backward_ns, 72)},
+    {FIELD(msdu_stages_question, output_bytes, 80)},
+    {FIELD(msdu_stages_question, kept_bytes, 88)},
+    {FIELD(msdu_stages_question, state_bytes, 96)},
+    {FIELD(msdu_stages_question, memory_bytes, 104)},
+    {FIELD(msdu_stages_question, card_rate, 112)},
+    {FIELD(msdu_stages_question, link_rate, 120)},
+    {FIELD(msdu_stages_question, latency_ns, 128)},
+    {FIELD(msdu_stages_question, layer_names, 136)},
+    {FIELD(msdu_stages_question, device_names, 144)},
+    {FIELD(msdu_stages_action, stage, 0)},
+    {FIELD(msdu_stages_action, micro_batch, 4)},
+    {FIELD(msdu_stages_action, kind, 8)},
+    {FIELD(msdu_stages_action, begin_ns, 16)},
+    {FIELD(msdu_stages_action, end_ns, 24)},
+    {FIELD(msdu_stages_stage, device, 0)},
+    {FIELD(msdu_stages_stage, rank, 4)},
+    {FIELD(msdu_stages_stage, first, 8)},
+    {FIELD(msdu_stages_stage, end, 12)},
+    {FIELD(msdu_stages_stage, holds, 16)},
+    {FIELD(msdu_stages_stage, busy_ns, 24)},
+    {FIELD(msdu_stages_stage, memory_bytes, 32)},
+    {FIELD(msdu_stages, size, 0)},
+    {FIELD(msdu_stages, stage_count, 8)},
+    {FIELD(msdu_stages, rank_count, 12)},
+    {FIELD(msdu_stages, micro_batches, 16)},
+    {FIELD(msdu_stages, stages, 24)},
+    {FIELD(msdu_stages, actions, 32)},
+    {FIELD(msdu_stages, rank_begin, 40)},
+    {FIELD(msdu_stages, lowered, 48)},
+    {FIELD(msdu_stages, lowered_begin, 56)},
+    {FIELD(msdu_stages, step_ns, 64)},
+    {FIELD(msdu_stages, bound_ns, 72)},
+    {FIELD(msdu_stages, beta_ns, 80)},
+    {FIELD(msdu_stages, torch, 88)},
+};
+
 static const pin values[] = {
     {VALUE(MSDU_OK, 0)},
     {VALUE(MSDU_IN_PROGRESS, 1)},
@@ -226,6 +282,16 @@ static const pin values[] = {
     {VALUE(MSDU_CAP_NOTIFY, 1)},
     {VALUE(MSDU_CAP_RANK_ORDER, 4)},
     {VALUE(MSDU_CAP_SINGLE_ORDER, 2)},
+    {VALUE(MSDU_STAGES_SPLIT, 1)},
+    {VALUE(MSDU_STAGES_TWO, 2)},
+    {VALUE(MSDU_STAGES_FORWARD, 0)},
+    {VALUE(MSDU_STAGES_BACKWARD, 1)},
+    {VALUE(MSDU_STAGES_INPUT, 2)},
+    {VALUE(MSDU_STAGES_WEIGHT, 3)},
+    {VALUE(MSDU_STAGES_SEND_FORWARD, 4)},
+    {VALUE(MSDU_STAGES_RECV_FORWARD, 5)},
+    {VALUE(MSDU_STAGES_SEND_BACKWARD, 6)},
+    {VALUE(MSDU_STAGES_RECV_BACKWARD, 7)},
 };
 
 static void check_pins(const pin *pins, size_t count)
@@ -254,6 +320,7 @@ START_TEST(field_offsets_are_pinned)
     CHECK_PINS(host_fields);
     CHECK_PINS(op_fields);
     CHECK_PINS(backend_fields);
+    CHECK_PINS(stages_fields);
 }
 END_TEST
 
@@ -300,6 +367,10 @@ START_TEST(init_macros_set_the_size_and_nothing_else)
     ck_assert_uint_eq(work.size, sizeof(work));
     msdu_store store = MSDU_STORE_INIT;
     ck_assert_uint_eq(store.size, sizeof(store));
+    msdu_stages_question question = MSDU_STAGES_QUESTION_INIT;
+    ck_assert_uint_eq(question.size, sizeof(question));
+    msdu_stages plan = MSDU_STAGES_INIT;
+    ck_assert_uint_eq(plan.size, sizeof(plan));
 }
 END_TEST
 

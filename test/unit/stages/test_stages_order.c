@@ -459,6 +459,28 @@ START_TEST(messages_of_a_vee_come_in_order)
 }
 END_TEST
 
+START_TEST(messages_come_in_order_and_nobody_waits_for_ever)
+{
+    static const uint32_t aheads[] = {0, 1, 2, 5, 100};
+    uint64_t random = 21;
+    uint32_t vees = 0;
+    for (int i = 0; i < 150; i++) {
+        stages_case c;
+        msdu_stages *plan = NULL;
+        stages_random(&c, &random, 4 + stages_below(&random, 8), 2 + stages_below(&random, 4),
+                      1 + stages_below(&random, 8));
+        memset(c.memory, 0, sizeof(c.memory));
+        c.q.ahead = aheads[i % 5];
+        c.q.may = (uint32_t)i % 4;
+        ck_assert_int_eq(msdu_stages_plan(&c.q, &plan), MSDU_OK);
+        let_run(plan, c.q.ahead == 0, &random);
+        vees += plan->stage_count > plan->rank_count ? 1 : 0;
+        msdu_stages_free(plan);
+    }
+    ck_assert_uint_gt(vees, 5);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("stages_order");
@@ -474,5 +496,6 @@ int main(void)
     tcase_add_test(hand, holds_follow_eagerness_and_memory);
     TCase *messages = suite_case(suite, "messages", 0, NULL, NULL);
     tcase_add_test(messages, messages_of_a_vee_come_in_order);
+    tcase_add_test(messages, messages_come_in_order_and_nobody_waits_for_ever);
     return suite_run(suite);
 }

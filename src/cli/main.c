@@ -25,7 +25,7 @@ static const char doc[] =
     "Commands:\n"
     "  info    version, backends, policies, corrections, wire formats, every setting\n"
     "  bench   measure this machine: kernels, hooks, allreduce, overlap, scale\n"
-    "  plan    what-if: interval, wire and waiting on a given network\n"
+    "  plan    what-if: interval, wire and waiting on a given network; stages of a pipeline\n"
     "  run     start a trainer that was not changed with the library before its MPI\n\v"
     "'msdu COMMAND --help' describes a command.";
 

@@ -3,12 +3,15 @@
 #include "plan_cmd.h"
 
 #include "cli.h"
+#include "units.h"
 
 #include <argp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <msdu/stages.h>
 
 #define DEFAULT_STEP_MS    100
 #define DEFAULT_PARAMETERS 25e6
@@ -27,7 +30,8 @@ enum {
 };
 enum { KEY_BACKWARD = KEY_BLOCKING + 1, KEY_PROFILE, KEY_METHODS, KEY_TOPOLOGY, KEY_SETTINGS };
 enum { KEY_JSON = KEY_SETTINGS + 1, KEY_SLICE_US, KEY_HOSTS, KEY_LINK, KEY_INNER, KEY_SPEEDS };
-enum { KEY_HERE = KEY_SPEEDS + 1, KEY_TAKEN };
+enum { KEY_HERE = KEY_SPEEDS + 1, KEY_TAKEN, KEY_STAGES, KEY_MICRO, KEY_BATCH, KEY_SPLIT };
+enum { KEY_TWO = KEY_SPLIT + 1, KEY_CSV, KEY_CSV_MESSAGES, KEY_MODULES };
 
 static const struct argp_option options[] = {
     {"profile", KEY_PROFILE, "NAME", 0, "name or file of a model profile", 0},
@@ -75,6 +79,22 @@ static const struct argp_option options[] = {
     {"backward", KEY_BACKWARD, NULL, 0, "overlap \"backward\" rather than \"auto\"", 0},
     {"settings", KEY_SETTINGS, "LINES", 0,
      "more settings for the controller, as name=value joined by commas", 0},
+    {NULL, 0, NULL, 0, "A pipeline instead of equal ranks:", 0},
+    {"stages", KEY_STAGES, "FILE", 0,
+     "machines and links (JSON, doc/pipelines.md): where to cut the profile, who takes which "
+     "piece, "
+     "in what order",
+     0},
+    {"micro-batches", KEY_MICRO, "M", 0,
+     "of a step; profile and kept bytes are of one. auto: the best divisor of --batch", 0},
+    {"batch", KEY_BATCH, "N", 0,
+     "samples of a step; times then grow with samples from those of the profile", 0},
+    {"split-backward", KEY_SPLIT, NULL, 0, "gradients of weights may be actions of their own", 0},
+    {"two-stages", KEY_TWO, NULL, 0, "a machine may have two stages, the pipeline in a V", 0},
+    {"csv", KEY_CSV, "FILE", 0, "write the order for torch's _load_csv()", 0},
+    {"csv-messages", KEY_CSV_MESSAGES, "FILE", 0,
+     "the same with messages, receives early (format compute_comms, for Gloo)", 0},
+    {"modules", KEY_MODULES, "FILE", 0, "write the layers of each stage as JSON", 0},
     {NULL, 0, NULL, 0, "Output:", 0},
     {"up-to", KEY_UP_TO, "N", 0, "last number of ranks of the table (default 4096; 0: none)", 0},
     {"json", KEY_JSON, NULL, 0, "records instead of text", 0},
@@ -107,6 +127,9 @@ static const struct number {
     {KEY_SLICE_US, offsetof(msdu__plan_request, slice_us), 0, 1e9, false},
     {KEY_TAKEN, offsetof(msdu__plan_request, taken), 0, 1e3, false},
     {KEY_UP_TO, offsetof(msdu__plan_request, up_to), 0, 4096, true},
+    {KEY_MICRO, offsetof(msdu__plan_request, pipeline.micro_batches), 1, MSDU_STAGES_MICRO_MAX,
+     true},
+    {KEY_BATCH, offsetof(msdu__plan_request, pipeline.batch), 1, 1e9, true},
 };
 
 static error_t read_number(int key, const char *text, struct argp_state *state)
@@ -148,8 +171,8 @@ static error_t read_text(int key, const char *text, struct argp_state *state)
     msdu__plan_request *r = state->input;
     if (key == KEY_HOSTS && !msdu__plan_read_hosts(text, r)) {
         argp_error(state, "'%s' are no hosts: such as 2x8, at most 1e6 ranks", text);
-    } else if ((key == KEY_LINK && !msdu__plan_read_rate(text, &r->rate_mbit)) ||
-               (key == KEY_INNER && !msdu__plan_read_rate(text, &r->inner_rate_mbit))) {
+    } else if ((key == KEY_LINK && !msdu__units_rate(text, &r->rate_mbit)) ||
+               (key == KEY_INNER && !msdu__units_rate(text, &r->inner_rate_mbit))) {
         argp_error(state, "'%s' is no rate: such as 200mbit or 2.5gbit", text);
     } else if (key == KEY_SPEEDS && !msdu__plan_read_speeds(text, &r->speeds)) {
         argp_error(state, "'%s' are no speeds: at most %d, each 0.001 .. 1000, as 1,1,.5,.25", text,
@@ -157,6 +180,37 @@ static error_t read_text(int key, const char *text, struct argp_state *state)
     }
     r->has_groups = r->has_groups || key == KEY_HOSTS || key == KEY_SPEEDS;
     return 0;
+}
+
+/* Options of pipelines. */
+static error_t read_pipeline(int key, char *text, struct argp_state *state)
+{
+    msdu__plan_pipeline *p = &((msdu__plan_request *)state->input)->pipeline;
+    switch (key) {
+    case KEY_STAGES:
+        p->machines = text;
+        return 0;
+    case KEY_MICRO:
+        p->has_micro_batches = true;
+        return strcmp(text, "auto") == 0 ? 0 : read_number(key, text, state);
+    case KEY_SPLIT:
+        p->may_split = true;
+        return 0;
+    case KEY_TWO:
+        p->may_two = true;
+        return 0;
+    case KEY_CSV:
+        p->csv = text;
+        return 0;
+    case KEY_CSV_MESSAGES:
+        p->csv_messages = text;
+        return 0;
+    case KEY_MODULES:
+        p->modules = text;
+        return 0;
+    default:
+        return read_number(key, text, state);
+    }
 }
 
 static error_t on_option(int key, char *text, struct argp_state *state)
@@ -202,7 +256,7 @@ static error_t on_option(int key, char *text, struct argp_state *state)
         argp_error(state, "'%s' is not an option", text);
         return 0;
     default:
-        return read_number(key, text, state);
+        return read_pipeline(key, text, state);
     }
 }
 
@@ -288,8 +342,33 @@ static void set_controller(msdu__plan_request *r)
     }
 }
 
+static bool check_pipeline(const msdu__plan_request *r, char *why, size_t why_bytes)
+{
+    const msdu__plan_pipeline *p = &r->pipeline;
+    bool has_any = p->has_micro_batches || p->batch > 0 || p->may_split || p->may_two ||
+                   p->csv != NULL || p->csv_messages != NULL || p->modules != NULL;
+    if (p->machines == NULL && has_any) {
+        snprintf(why, why_bytes,
+                 "--micro-batches, --batch, --split-backward, --two-stages, --csv, "
+                 "--csv-messages and --modules go with --stages");
+        return false;
+    }
+    if (p->machines != NULL && r->profile_name == NULL) {
+        snprintf(why, why_bytes, "--stages needs a --profile with output_bytes");
+        return false;
+    }
+    if (p->machines != NULL && !p->has_micro_batches) {
+        snprintf(why, why_bytes, "--stages needs --micro-batches, a number or auto");
+        return false;
+    }
+    return true;
+}
+
 static bool check(msdu__plan_request *r, char *why, size_t why_bytes)
 {
+    if (!check_pipeline(r, why, why_bytes)) {
+        return false;
+    }
     r->nodes = r->nodes > 0 ? r->nodes : r->ranks;
     if (fmod(r->ranks, r->nodes) != 0) {
         snprintf(why, why_bytes, "%.0f nodes do not divide %.0f ranks", r->nodes, r->ranks);
@@ -318,7 +397,9 @@ int msdu__cmd_plan(int argc, char **argv)
         .options = options,
         .parser = on_option,
         .doc = "What would a network cost: a training step of a model by all methods, simulated; "
-               "what the controller would choose, and why; and both over 2 to 4096 ranks.",
+               "what the controller would choose, and why; and both over 2 to 4096 ranks. With "
+               "--stages, "
+               "a pipeline: cuts, placement and order.",
     };
     char why[1024] = "";
     msdu__plan_request request = {.ranks = 4,
@@ -337,7 +418,10 @@ int msdu__cmd_plan(int argc, char **argv)
         return MSDU__EXIT_USAGE;
     }
     bool is_done = check(&request, why, sizeof(why)) && read_profile(&request, why, sizeof(why));
-    if (is_done) {
+    if (is_done && request.pipeline.machines != NULL) {
+        msdu__profile_scale(&request.profile, request.scale, request.scale);
+        is_done = msdu__plan_stages(&request, why, sizeof(why));
+    } else if (is_done) {
         set_question(&request);
         set_controller(&request);
         is_done = msdu__plan_report(&request, why, sizeof(why));

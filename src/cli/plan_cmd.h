@@ -6,6 +6,19 @@
 #include "predict/control.h"
 #include "predict/uneven.h"
 
+/* Of pipelines, as options give them; 0 or NULL: not given. */
+typedef struct msdu__plan_pipeline {
+    const char *machines; /* file; NULL: no pipeline is asked for */
+    const char *csv;      /* files to write */
+    const char *csv_messages;
+    const char *modules;
+    double micro_batches; /* 0: the best */
+    double batch;
+    bool has_micro_batches;
+    bool may_split;
+    bool may_two;
+} msdu__plan_pipeline;
+
 typedef struct msdu__plan_request {
     /* as options give them; 0 or NULL: the default */
     const char *profile_name;
@@ -36,6 +49,7 @@ typedef struct msdu__plan_request {
     bool is_json;
     bool has_groups; /* hosts or speeds were named */
     msdu__uneven_speeds speeds;
+    msdu__plan_pipeline pipeline;
 
     /* what follows from them */
     msdu__profile profile;
@@ -51,9 +65,10 @@ bool msdu__plan_report(msdu__plan_request *request, char *why, size_t why_bytes)
 struct cJSON;
 bool msdu__plan_uneven(const msdu__plan_request *request, struct cJSON *records, char *why,
                        size_t why_bytes);
-/* Values of --hosts, --speeds and of rates with a unit; false: not one. */
+/* plan_stages.c: stages of a pipeline on given machines; false with one line in why. */
+bool msdu__plan_stages(const msdu__plan_request *request, char *why, size_t why_bytes);
+/* Values of --hosts and --speeds; false: not one. */
 bool msdu__plan_read_hosts(const char *text, msdu__plan_request *request);
 bool msdu__plan_read_speeds(const char *text, msdu__uneven_speeds *speeds);
-bool msdu__plan_read_rate(const char *text, double *mbit);
 
 #endif

@@ -6,15 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include <cjson/cJSON.h>
 
 #include "wire/wire.h"
 
 #define RANKS_MOST  1e6
-#define RATE_LEAST  1e-3 /* Mbit/s, as --rate-mbit */
-#define RATE_MOST   1e9
 #define SPEED_LEAST 1e-3
 #define SPEED_MOST  1e3
 #define LIST_BYTES  1024
@@ -37,23 +34,6 @@ bool msdu__plan_read_hosts(const char *text, msdu__plan_request *request)
     request->nodes = hosts;
     request->ranks = hosts * local;
     return true;
-}
-
-bool msdu__plan_read_rate(const char *text, double *mbit)
-{
-    static const struct {
-        const char *name;
-        double mbit;
-    } units[] = {{"kbit", 1e-3}, {"mbit", 1}, {"gbit", 1e3}};
-    char *unit = NULL;
-    double value = strtod(text, &unit);
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]) && unit != text; i++) {
-        *mbit = value * units[i].mbit;
-        if (strcasecmp(unit, units[i].name) == 0) {
-            return *mbit >= RATE_LEAST && *mbit <= RATE_MOST;
-        }
-    }
-    return false;
 }
 
 bool msdu__plan_read_speeds(const char *text, msdu__uneven_speeds *speeds)

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of machines from any bytes; built and run as fuzz_profile.c. */
+#include "cli/machines.h"
+#include "fuzz_mutate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MUTATED_BYTES 4000000 /* read, of each file's mutations */
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* What holds for whatever was read. */
+static void check_read(const msdu__machines *m)
+{
+    for (uint32_t i = 0; i < m->count; i++) {
+        const msdu__machine *machine = &m->list[i];
+        if (machine->name[0] == '\0' || !(machine->speed > 0) || !(machine->memory_bytes >= 0) ||
+            !(machine->card_rate >= 0)) {
+            abort();
+        }
+        for (uint32_t j = 0; j < m->count; j++) {
+            size_t at = (size_t)i * m->count + j;
+            if (i != j && (!(m->link_rate[at] > 0) || !(m->latency_ns[at] >= 0))) {
+                abort();
+            }
+        }
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    msdu__machines m;
+    char why[128] = "";
+    /* a copy of exactly this size, so that a sanitizer sees every byte read past it */
+    char *text = malloc(bytes > 0 ? bytes : 1);
+    if (text == NULL) {
+        return 0;
+    }
+    memcpy(text, data, bytes);
+    if (msdu__machines_parse(text, bytes, &m, why, sizeof(why))) {
+        check_read(&m);
+    } else if (why[0] == '\0' || m.list != NULL) {
+        abort();
+    }
+    msdu__machines_free(&m);
+    free(text);
+    return 0;
+}
+
+#ifdef FUZZ_CORPUS_RUN
+int main(int argc, char **argv)
+{
+    static uint8_t data[65536];
+    for (int i = 1; i < argc; i++) {
+        size_t bytes = fuzz_read(argv[i], data, sizeof(data));
+        for (size_t length = 0; length <= bytes; length++) {
+            (void)LLVMFuzzerTestOneInput(data, length);
+        }
+        fuzz_mutations(LLVMFuzzerTestOneInput, data, bytes, (uint64_t)i,
+                       (uint32_t)(MUTATED_BYTES / (bytes + 100)));
+    }
+    printf("%d inputs and their mutations\n", argc - 1);
+    return argc > 1 ? 0 : 1;
+}
+#endif

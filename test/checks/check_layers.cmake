@@ -90,6 +90,7 @@ layer(backend base)
 layer(backend/local backend base)
 layer(backend/host backend base)
 layer(backend/rendezvous base backend)
+layer(members base backend backend/rendezvous)
 layer(backend/gloo backend backend/rendezvous)
 layer(backend/mpi base backend)
 layer(backend/nccl base backend backend/rendezvous)
@@ -131,6 +132,8 @@ endforeach()
 foreach(folder IN ITEMS simd ${round_stages})
     pure(${folder})
 endforeach()
+# How members decide.
+pure(members council gather record)
 # What `msdu plan` simulates with; its reader of profiles and settings allocates.
 pure(predict network simulate)
 # Pipelines: pure but for memory, which one file allocates.

@@ -130,23 +130,6 @@ static bool wait_ready(int fd, short events, uint64_t until_ns)
     }
 }
 
-static bool connect_until(int fd, const struct msdu__address *to, uint64_t until_ns)
-{
-    if (connect(fd, generic(to), to->bytes) == 0) {
-        return true;
-    }
-    if (errno != EINPROGRESS || !wait_ready(fd, POLLOUT, until_ns)) {
-        return false;
-    }
-    int cause = 0;
-    socklen_t bytes = sizeof(cause);
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &bytes) != 0 || cause != 0) {
-        errno = cause;
-        return false;
-    }
-    return true;
-}
-
 /* On loopback a connection to a free port of the ephemeral range may be met by itself. */
 static bool is_met_by_itself(int fd)
 {
@@ -156,21 +139,40 @@ static bool is_met_by_itself(int fd)
            memcmp(&own.any, &peer.any, own.bytes) == 0;
 }
 
-int msdu__net_connect(const struct msdu__address *to, const struct msdu__address *source,
-                      uint64_t until_ns)
+int msdu__net_begin(const struct msdu__address *to, const struct msdu__address *source)
 {
     int fd = socket(to->any.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
         return -1;
     }
     if ((source != NULL && bind(fd, generic(source), source->bytes) != 0) ||
-        !connect_until(fd, to, until_ns)) {
+        (connect(fd, generic(to), to->bytes) != 0 && errno != EINPROGRESS)) {
         close_keeping_errno(fd);
         return -1;
     }
-    if (is_met_by_itself(fd)) {
-        (void)close(fd);
-        errno = ECONNREFUSED;
+    return fd;
+}
+
+bool msdu__net_is_connected(int fd)
+{
+    int cause = 0;
+    socklen_t bytes = sizeof(cause);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &bytes) != 0) {
+        return false;
+    }
+    if (cause == 0 && is_met_by_itself(fd)) {
+        cause = ECONNREFUSED;
+    }
+    errno = cause;
+    return cause == 0;
+}
+
+int msdu__net_connect(const struct msdu__address *to, const struct msdu__address *source,
+                      uint64_t until_ns)
+{
+    int fd = msdu__net_begin(to, source);
+    if (fd >= 0 && (!wait_ready(fd, POLLOUT, until_ns) || !msdu__net_is_connected(fd))) {
+        close_keeping_errno(fd);
         return -1;
     }
     return fd;

@@ -68,6 +68,11 @@ int msdu__net_listen(const struct msdu__address *address);
 int msdu__net_connect(const struct msdu__address *to, const struct msdu__address *source,
                       uint64_t until_ns);
 
+/* The same in two parts, for who must not wait: begin, and ask once the descriptor can be written.
+ * errno is set on failure; the descriptor of the second stays the caller's. */
+int msdu__net_begin(const struct msdu__address *to, const struct msdu__address *source);
+bool msdu__net_is_connected(int fd);
+
 /* No delay, keepalive, and an end to unanswered data after the deadline. */
 void msdu__net_tune(int fd, uint64_t deadline_ns);
 

@@ -113,6 +113,53 @@ typedef struct msdu_op {
  * are: cut in another way, a gradient has the same bits. */
 #define MSDU_CAP_RANK_ORDER 4U
 
+/* A process's part in a job whose ranks come and go; owned by the backend. */
+typedef struct msdu_members msdu_members;
+
+/* An epoch: ranks that train together until one is lost or another one joins. */
+typedef struct msdu_epoch {
+    size_t size;         /* sizeof(msdu_epoch) of the library */
+    uint64_t number;     /* 1, 2, ... within the job, equal on all its ranks */
+    int32_t rank;        /* of this process in it */
+    int32_t ranks;       /* at least 1 */
+    int32_t lost;        /* ranks of the epoch before that are not in this one */
+    int32_t joined;      /* and ranks of this one that were not in that; 0 in the first */
+    int32_t is_newcomer; /* 1: this process has trained in no epoch, others have */
+    msdu_store store;    /* by which its ranks find each other, until the next one */
+} msdu_epoch;
+
+/*
+ * Groups of ranks that change while they train (setting ranks_least). The backend decides who is in
+ * an epoch, the same on all its ranks, and never forms two of one number. The library joins each by
+ * open() with the rank, the ranks and the store that it was told. All functions but has_newcomer
+ * are called by the owner's thread.
+ */
+typedef struct msdu_membership {
+    size_t size; /* sizeof(msdu_membership) when the backend was built */
+    /*
+     * The first epoch of this process: that of all host->ranks, or the next one of a job that
+     * trains already, of which it becomes a new rank. least, most: ranks of an epoch; most 0: any.
+     * wait_ns: for more ranks, where there are fewer than host->ranks. host is borrowed until
+     * close. Blocks up to host->deadline_ns. Errors are those of msdu_backend.open.
+     */
+    msdu_status (*open)(const msdu_host *host, int32_t least, int32_t most, uint64_t wait_ns,
+                        msdu_members **members_out, msdu_epoch *epoch_out);
+    /*
+     * The present epoch is over for this process: a rank of it was lost, or all its ranks end it to
+     * let others in. step: steps that it has ended. has_state: 1, or 0 of a newcomer that has not
+     * yet been given parameters. Rank 0 of the next epoch has them, and none has ended more steps.
+     * Blocks while a rank that is there has not left the epoch. Errors, after which the process
+     * belongs to the job no longer: ERR_PEER_LOST (fewer than `least` are left, or too few answer
+     * to be sure that no others train on), ERR_TIMEOUT, ERR_IO.
+     */
+    msdu_status (*next)(msdu_members *members, uint64_t step, int32_t has_state,
+                        msdu_epoch *epoch_out);
+    /* Rank 0: does a process wait to be let in? Else 0. Never blocks. */
+    int32_t (*has_newcomer)(msdu_members *members);
+    /* Leave the job. NULL is allowed. Never fails; bounded by 1 s. */
+    void (*close)(msdu_members *members);
+} msdu_membership;
+
 typedef struct msdu_backend {
     size_t size;         /* sizeof(msdu_backend) when the backend was built */
     const char *name;    /* static, lower case */
@@ -151,6 +198,8 @@ typedef struct msdu_backend {
      * either. Without this entry a job has one level.
      */
     msdu_status (*split)(msdu_comm *comm, uint32_t group, const int32_t *colors, uint32_t lanes);
+    /* Groups that change while they train; without it a lost rank ends the job. */
+    const msdu_membership *membership;
 } msdu_backend;
 
 #define MSDU_BACKEND_HAS(be, op)                                                                   \

@@ -191,6 +191,14 @@ typedef struct msdu_config {
     const char *hosts; /* which ranks share a host, and average gradients in local steps: auto finds
                           it, flat takes no notice of it, or this rank's host by name; auto, flat or
                           a name */
+
+    /* ranks that come and go */
+    int64_t ranks_least;   /* fewest ranks that train on after others were lost, and let new ones
+                              in; 0: the group is fixed, and a lost rank ends the job */
+    int64_t ranks_most;    /* ranks_least: ranks at most, more wait until one is lost; 0: any
+                              number */
+    int64_t ranks_wait_ms; /* ranks_least: how long to wait for new ranks where some were lost,
+                              before the others train on */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

@@ -25,6 +25,12 @@
  *                msdu_tensor_ready(ctx, id, MSDU_PARAMETER)       after it was updated
  *     msdu_step(ctx)
  *     forward:   msdu_tensor_wait(ctx, id, MSDU_PARAMETER)        before the parameter is touched
+ *
+ * With setting ranks_least a lost rank is no failure, and ranks may join. A call that meets such a
+ * change blocks until the next group is there, and returns MSDU_REGROUPED. Parameters are then
+ * equal on all ranks, and nothing is announced. Where a wait for gradients says it, those of this
+ * step are lost: make no update and no msdu_step(), and begin the next step. Elsewhere go on as
+ * after MSDU_OK. No other thread may be in a call of this context meanwhile.
  */
 #ifndef MSDU_MSDU_H
 #define MSDU_MSDU_H
@@ -54,6 +60,7 @@ extern "C" {
 #define MSDU_STATUS_MAP(X)                                                                         \
     X(OK, 0, "success")                                                                            \
     X(IN_PROGRESS, 1, "operation still in flight")                                                 \
+    X(REGROUPED, 2, "the group of ranks has changed")                                              \
     X(ERR_INVALID, -1, "invalid argument or setting")                                              \
     X(ERR_UNSUPPORTED, -2, "not supported by this build or backend")                               \
     X(ERR_NOT_FOUND, -3, "not found")                                                              \
@@ -176,6 +183,13 @@ typedef struct msdu_summary {
                           of the host (setting hosts); 0: all ranks are one group */
     uint32_t gradient_ranks; /* over which gradients are averaged now: all, in local steps those of
                                 this host (setting hosts), or this one alone */
+    uint64_t epoch;          /* number of the present group of ranks (setting ranks_least); 0: the
+                                group is fixed */
+    uint32_t ranks_lost;     /* ranks that were lost, as far as this one was there */
+    uint32_t ranks_joined;   /* and that joined */
+    int32_t has_given;       /* 1, on all ranks: when the group changed last, some rank took
+                                rank 0's parameters, so it needs the rest as well (msdu_share) */
+    int32_t was_given;       /* 1: this rank did: as a newcomer, or as it had missed a step's end */
 } msdu_summary;
 
 #define MSDU_SUMMARY_INIT MSDU_SIZED(msdu_summary)
@@ -479,6 +493,19 @@ MSDU_API MSDU_MUST_CHECK msdu_status msdu_set_loss(msdu_ctx *ctx, double loss);
  * context's failure.
  */
 MSDU_API MSDU_MUST_CHECK msdu_status msdu_synchronize(msdu_ctx *ctx);
+
+/*
+ * Between steps, all ranks after the same step: take bytes from rank 0, such as the optimizer's
+ * state, the schedule's or the position in the data, after the group has changed (setting
+ * ranks_least; summary.has_given). Blocks. With no bytes, which no rank waits for, this rank says
+ * that it has all now; until then summary.has_given stays set through further changes.
+ *
+ * data  of rank 0: read; of others: written
+ * bytes the same on all ranks
+ * Returns MSDU_OK, MSDU_REGROUPED (the group changed again; data is of no use), ERR_STATE,
+ * ERR_INVALID, or the context's failure.
+ */
+MSDU_API MSDU_MUST_CHECK msdu_status msdu_share(msdu_ctx *ctx, void *data, size_t bytes);
 
 /*
  * This rank has no more input: take part with weight 0 in everything that the others still do,

@@ -15,7 +15,7 @@ msdu_status msdu_tensor_ready(msdu_ctx *ctx, uint32_t id, msdu_what what)
     /* A failure is no reason to leave off in the middle of an optimizer's loop over tensors. */
     msdu_status status = what == MSDU_PARAMETER ? msdu__guard_open(ctx) : msdu__guard_running(ctx);
     if (status != MSDU_OK) {
-        return status;
+        return ctx != NULL && msdu__epoch_will_settle(ctx, status) ? MSDU_OK : status;
     }
     msdu__caller *c = &ctx->caller;
     if (id >= c->model->tensor_count || (what != MSDU_GRADIENT && what != MSDU_PARAMETER)) {
@@ -65,6 +65,12 @@ static bool is_given(msdu_status status)
     return status == MSDU_OK || status == MSDU_ERR_NOT_FINITE;
 }
 
+/* Steps so far, where a call is not to end one. */
+static uint64_t ended(const msdu_ctx *ctx)
+{
+    return ctx != NULL ? ctx->caller.step : 0;
+}
+
 /* For the mean over this host; of the step in which there is none any more, as well. */
 static msdu_status wait_inner(msdu__caller *c, uint32_t id)
 {
@@ -73,7 +79,7 @@ static msdu_status wait_inner(msdu__caller *c, uint32_t id)
                               : MSDU_OK;
 }
 
-msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
+static msdu_status wait_tensor(msdu_ctx *ctx, uint32_t id, msdu_what what)
 {
     const unsigned alone = MSDU_ALONE | MSDU_NOW;
     if (((unsigned)what & alone) != 0 &&
@@ -90,6 +96,12 @@ msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
     }
     msdu_status settled = is_given(status) ? msdu__kernels_settle(&ctx->engine) : MSDU_OK;
     return settled == MSDU_OK ? status : settled;
+}
+
+msdu_status msdu_tensor_wait(msdu_ctx *ctx, uint32_t id, msdu_what what)
+{
+    msdu_status status = wait_tensor(ctx, id, what);
+    return status < 0 ? msdu__epoch_settle(ctx, status, ended(ctx)) : status;
 }
 
 /* --- the same with a stream of the device's --- */
@@ -133,8 +145,10 @@ msdu_status msdu_tensor_wait_on(msdu_ctx *ctx, uint32_t id, msdu_what what, void
 
 msdu_status msdu_step(msdu_ctx *ctx)
 {
+    uint64_t step = ended(ctx) + 1;
     msdu_status status = msdu__guard_running(ctx);
-    return status == MSDU_OK ? msdu__inner_step(&ctx->caller) : status;
+    status = status == MSDU_OK ? msdu__inner_step(&ctx->caller) : status;
+    return msdu__epoch_settle(ctx, status, step);
 }
 
 msdu_status msdu_set_lr(msdu_ctx *ctx, double lr)
@@ -188,7 +202,7 @@ msdu_status msdu_set_weight(msdu_ctx *ctx, double weight)
     return MSDU_OK;
 }
 
-msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work)
+static msdu_status draw(msdu_ctx *ctx, msdu_work *work)
 {
     msdu_status status = msdu__guard_running(ctx);
     if (status != MSDU_OK) {
@@ -215,6 +229,12 @@ msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work)
         msdu__inner_weigh(c);
     }
     return status;
+}
+
+msdu_status msdu_next(msdu_ctx *ctx, msdu_work *work)
+{
+    msdu_status status = draw(ctx, work);
+    return status < 0 ? msdu__epoch_settle(ctx, status, ended(ctx)) : status;
 }
 
 msdu_status msdu_set_loss(msdu_ctx *ctx, double loss)
@@ -264,6 +284,22 @@ msdu_status msdu_synchronize(msdu_ctx *ctx)
     return msdu__average_exact(c);
 }
 
+msdu_status msdu_share(msdu_ctx *ctx, void *data, size_t bytes)
+{
+    msdu_status status = msdu__guard_between_steps(ctx);
+    if (status == MSDU_OK && data == NULL && bytes > 0) {
+        status = msdu__fail(MSDU_ERR_INVALID, "rank %d: data is NULL", ctx->job.rank);
+    }
+    if (status != MSDU_OK) {
+        return msdu__epoch_settle(ctx, status, ended(ctx));
+    }
+    if (bytes == 0) {
+        ctx->epochs.needs_rest = false;
+        return MSDU_OK;
+    }
+    return msdu__epoch_settle(ctx, msdu__caller_share(&ctx->caller, data, bytes), ctx->caller.step);
+}
+
 msdu_status msdu_join(msdu_ctx *ctx)
 {
     msdu_status status = msdu__guard_between_steps(ctx);
@@ -283,7 +319,7 @@ msdu_status msdu_join(msdu_ctx *ctx)
                           "others only if every model tensor was added with one",
                           c->job->rank);
     }
-    return c->job->ranks > 1 ? msdu__join_run(c) : MSDU_OK;
+    return c->job->ranks > 1 ? msdu__epoch_settle(ctx, msdu__join_run(c), c->step) : MSDU_OK;
 }
 
 static msdu__outcome carry_rollback(msdu__engine *e, void *subject, uint64_t number)

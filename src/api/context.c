@@ -34,6 +34,36 @@ void msdu__context_stop(msdu_ctx *ctx)
     }
 }
 
+void msdu__context_reset(msdu_ctx *ctx)
+{
+    msdu__job *job = &ctx->job;
+    msdu__model *model = &ctx->model;
+    msdu__lease *leases = ctx->hand.leases;
+    msdu__clock_fn clock = job->clock;
+    const msdu__wire_costs *(*measure)(void) = job->measure_costs;
+    msdu__draw_free(&ctx->caller.draw);
+    msdu__memory_free(&ctx->engine);
+    ctx->hand.leases = NULL;
+    msdu__handover_free(&ctx->hand);
+    *job =
+        (msdu__job){.settings = job->settings, .log = job->log, .levels.inner = job->levels.inner};
+    *model = (msdu__model){.tensors = model->tensors,
+                           .tensor_names = model->tensor_names,
+                           .tensor_count = model->tensor_count,
+                           .tensor_bytes = model->tensor_bytes};
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        model->tensors[i].first_slice = model->tensors[i].slice_count = 0;
+        memset(&leases[i], 0, sizeof(leases[i]));
+    }
+    memset(&ctx->engine, 0, sizeof(ctx->engine));
+    memset(&ctx->caller, 0, sizeof(ctx->caller));
+    memset(&ctx->hand, 0, sizeof(ctx->hand));
+    msdu__context_init(ctx);
+    ctx->hand.leases = leases;
+    job->clock = clock;
+    job->measure_costs = measure;
+}
+
 void msdu__context_free(msdu_ctx *ctx)
 {
     msdu__draw_free(&ctx->caller.draw);

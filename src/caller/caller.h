@@ -47,6 +47,7 @@ typedef struct msdu__caller {
     uint64_t reached; /* there: the step before which this rank ran out of input */
     bool is_started;
     bool is_finished;
+    bool is_over;          /* the epoch has ended with the last step (setting ranks_least) */
     bool is_resumed;       /* a state was set */
     uint64_t resumed_step; /* its step */
     uint64_t run_name;     /* of the run a state came from; 0: none */
@@ -101,6 +102,9 @@ msdu_status msdu__caller_drain(msdu__caller *c);
 /* --- step.c: what is due in a step --- */
 /* Arm the first round, which ends with the present step. */
 void msdu__step_start(msdu__caller *c);
+/* In the gradient domain, which is left before the present step: in an epoch whose ranks took local
+ * steps before, so that their optimizers differ. Parameters are equal. */
+void msdu__step_start_local(msdu__caller *c, const msdu__decision *decision);
 /* End of a step: what is due, when the ranks synchronize next. */
 msdu_status msdu__step_end(msdu__caller *c);
 /* Go on from the step of a state: arm the rounds that end with it. */
@@ -156,6 +160,10 @@ msdu_status msdu__average_exact(msdu__caller *c);
 /* All ranks ran out of input, at different steps: bring those that did so early up to the others.
  */
 msdu_status msdu__average_catch_up(msdu__caller *c);
+
+/* --- share.c --- */
+/* All ranks take bytes from rank 0; nothing of a round is under way meanwhile. */
+msdu_status msdu__caller_share(msdu__caller *c, void *data, uint64_t bytes);
 
 /* --- join.c --- */
 /* Take part without input until no rank has any. */

@@ -104,6 +104,7 @@ static void take_decision(msdu__caller *c, uint32_t fragment)
     f->delay_steps = decision->delay_steps;
     f->wants_clock = decision->is_clock;
     f->is_left = decision->is_left;
+    c->is_over = c->is_over || decision->is_last;
 }
 
 /* A local round needs room for results that are late, and training may end before the next one. */
@@ -298,6 +299,19 @@ void msdu__step_start(msdu__caller *c)
     }
     c->step_began_ns = msdu__job_now(c->job);
     msdu__cell_set(&c->hand->reports.step_start_ns, c->step_began_ns);
+    begin_round(c);
+}
+
+void msdu__step_start_local(msdu__caller *c, const msdu__decision *decision)
+{
+    c->step_began_ns = msdu__job_now(c->job);
+    msdu__cell_set(&c->hand->reports.step_start_ns, c->step_began_ns);
+    c->schedules[0].interval = decision->interval;
+    c->schedules[0].wire = decision->wire;
+    c->schedules[0].delay_steps = decision->delay_steps;
+    c->step--; /* as at the end of the step before */
+    enter_local(c);
+    c->step++;
     begin_round(c);
 }
 

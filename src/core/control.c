@@ -87,7 +87,8 @@ static void fill_control(msdu__engine *e, msdu__fragment *f, msdu__control *out)
         .lr = msdu__number_get(&e->hand->reports.lr),
         .flags = (f->order.is_wanted ? MSDU__CONTROL_PLAN : 0) +
                  (is_idle ? MSDU__CONTROL_IDLE : 0) +
-                 (msdu__flag_get(&e->hand->reports.is_clipping) ? MSDU__CONTROL_CLIPS : 0),
+                 (msdu__flag_get(&e->hand->reports.is_clipping) ? MSDU__CONTROL_CLIPS : 0) +
+                 (msdu__flag_get(&e->hand->reports.is_awaited) ? MSDU__CONTROL_JOINS : 0),
         .weight = weight,
         .host_ranks = (float)msdu__handover_host_ranks(e->hand),
         .taken_share = (float)(is_idle ? 0 : msdu__cores_taken(e, f, waited)),

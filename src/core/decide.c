@@ -159,6 +159,7 @@ void msdu__decide(msdu__engine *e, msdu__fragment *f)
         e->job->policy->decide(&e->job->interval_args, &stats, &e->interval_state, next);
         msdu__pace_climb(e, f, &stats, next);
     }
+    next->is_last = msdu__control_has(&f->control.of[0], MSDU__CONTROL_JOINS);
     log_change(e, &stats, next);
     e->decision = *next;
     msdu__tune_hear(e, f, &stats);

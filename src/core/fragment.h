@@ -47,6 +47,7 @@ typedef enum msdu__control_flag {
     MSDU__CONTROL_PLAN = 1,  /* rank 0: the order shall be renewed after this round */
     MSDU__CONTROL_IDLE = 2,  /* this rank has no more input (msdu_join) */
     MSDU__CONTROL_CLIPS = 4, /* its trainer changes mean gradients (msdu_set_clipping) */
+    MSDU__CONTROL_JOINS = 8, /* rank 0: the epoch ends, as a process waits to be let in */
 } msdu__control_flag;
 
 static inline bool msdu__control_has(const msdu__control *c, msdu__control_flag flag)

@@ -93,6 +93,7 @@ typedef struct msdu__reports {
     msdu__flag is_sequential; /* gradients are waited for one by one: the plan stays */
     msdu__flag is_idle;       /* this rank is inside msdu_join() */
     msdu__flag is_clipping;   /* its trainer changes mean gradients, see msdu_set_clipping() */
+    msdu__flag is_awaited;    /* rank 0: a process waits to be let in (setting ranks_least) */
     msdu__cell host_ranks;    /* over which gradients of local steps are averaged; 0: none */
 } msdu__reports;
 

@@ -54,6 +54,7 @@ typedef struct msdu__job {
     bool starts_gradients; /* the first step is in the gradient domain */
     bool starts_local;     /* or in the parameter domain */
     bool may_clock;        /* rounds by the clock, from the start or later; see core/tick.h */
+    bool is_later;         /* an epoch after the first: its ranks trained before (startup/heal.c) */
     msdu__levels levels;
     msdu__chain chain;
     msdu__chain mean_chain; /* of rounds that are exact */

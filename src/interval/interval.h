@@ -132,6 +132,8 @@ typedef struct msdu__decision {
     int wire;
     bool is_clock;    /* rounds by the clock from the next one on */
     bool is_left;     /* policy host_mean: no such means from the next step on */
+    bool is_last;     /* not a policy's: ranks end the epoch with the next round (setting
+                         ranks_least) */
     double period_ns; /* of these; 0: as set */
     char reason[96];  /* one line: the measurement and what follows from it */
 } msdu__decision;

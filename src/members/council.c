@@ -430,6 +430,11 @@ void msdu__council_waited(struct msdu__council *council)
     msdu__gather_settle(council);
 }
 
+void msdu__council_was_away(struct msdu__council *council)
+{
+    council->away = council->record.number;
+}
+
 void msdu__council_fence_is_old(struct msdu__council *council)
 {
     council->is_fence_old = true;

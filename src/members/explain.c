@@ -33,7 +33,7 @@ static void explain_minority(const struct msdu__members *members, char *text)
     (void)msdu__rank_list(marks, true, ranks, names, sizeof(names));
     msdu__span_text(members->settings.silence_ns, span, sizeof(span));
     (void)snprintf(text, MSDU__HUB_TEXT_BYTES,
-                   "%s did not answer within %s (silence_ms), and only %" PRIu32 " of %" PRId32
+                   "%s did not answer within %s, and only %" PRIu32 " of %" PRId32
                    " members of epoch %" PRIu32
                    " reported: no majority, so this rank stops lest two groups train on",
                    names, span, council->record.count - silent - dead, ranks,
@@ -47,6 +47,12 @@ msdu_status msdu__explain_stop(const struct msdu__members *members, char text[MS
     switch ((enum msdu__stop)council->stop) {
     case MSDU__STOP_MINORITY:
         explain_minority(members, text);
+        return MSDU_ERR_PEER_LOST;
+    case MSDU__STOP_AWAY:
+        (void)snprintf(text, MSDU__HUB_TEXT_BYTES,
+                       "this rank stood still for seconds, and most members of epoch %" PRIu32
+                       " do not answer: they may have gone on without it, so it stops",
+                       number);
         return MSDU_ERR_PEER_LOST;
     case MSDU__STOP_FENCED:
         (void)snprintf(text, MSDU__HUB_TEXT_BYTES,
@@ -67,7 +73,7 @@ msdu_status msdu__explain_stop(const struct msdu__members *members, char text[MS
     case MSDU__STOP_PUT_OUT:
         (void)snprintf(text, MSDU__HUB_TEXT_BYTES,
                        "the other members went on without this rank after epoch %" PRIu32
-                       ": it was silent for too long (silence_ms)",
+                       ": it was silent for too long",
                        number);
         return MSDU_ERR_PEER_LOST;
     case MSDU__STOP_DENIED:

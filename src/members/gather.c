@@ -131,16 +131,19 @@ static void begin(struct msdu__council *council)
 
 /* --- phase 1 --- */
 
-/* How many reported, with this process, and how many are silent; false: some may still report. */
+/* How many reported, with this process, and how many are silent, or may have gone on before they
+ * died; false: some may still report. */
 static bool count_reports(const struct msdu__council *council, uint32_t *reported_out,
                           uint32_t *silent_out)
 {
+    bool was_away = council->away != 0 && council->away == council->record.number;
     *reported_out = 0;
     *silent_out = 0;
     for (uint32_t i = 0; i < council->record.count; i++) {
         uint32_t seen = is_self(council, i) ? MSDU__SEEN_PROMISED : council->peers[i].seen;
         *reported_out += seen == MSDU__SEEN_PROMISED;
-        *silent_out += seen == MSDU__SEEN_SILENT;
+        *silent_out +=
+            seen == MSDU__SEEN_SILENT || (was_away && seen == MSDU__SEEN_DEAD) ? 1 : 0;
         if (seen != MSDU__SEEN_PROMISED && !is_absent(&council->peers[i])) {
             return false;
         }
@@ -226,7 +229,8 @@ static void check_reports(struct msdu__council *council)
         return;
     }
     if (silent > 0 && !has_majority(council, reported)) {
-        msdu__gather_stop(council, MSDU__STOP_MINORITY);
+        bool was_away = council->away == council->record.number;
+        msdu__gather_stop(council, was_away ? MSDU__STOP_AWAY : MSDU__STOP_MINORITY);
     } else if (is_fenced(council)) {
         msdu__gather_stop(council, MSDU__STOP_FENCED);
     } else if (council->best != 0) {

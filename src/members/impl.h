@@ -73,6 +73,7 @@ struct msdu__standby {
     uint64_t now_ns;
     uint64_t tick_ns;    /* next time to ask again */
     uint64_t tend_ns;    /* rank 0: next look whether newcomers find this job */
+    uint64_t away_ns;    /* when this process had stood still for long; 0: never */
     uint64_t patient_ns; /* when there was last a reason to wait as long as it takes */
     uint64_t short_ns;   /* since when it waits for newcomers; 0: it does not */
     uint64_t fence_ns;   /* since when the present fence holds */

@@ -181,12 +181,18 @@ static void tell_stranger(struct msdu__members *members, const struct msdu__rank
     }
 }
 
+/* Rank 0 keeps the place where newcomers look, or who waits for them. */
+static bool is_keeper(const struct msdu__council *council)
+{
+    return council->rank == 0 || council->is_short;
+}
+
 static void tend_port(struct msdu__members *members)
 {
     struct msdu__standby *standby = &members->standby;
     struct msdu__rank0_place place = {.count = standby->meet_count};
     if (standby->meet_fd < 0 && !listen_there(standby) && errno == EADDRINUSE &&
-        standby->council.rank == 0) {
+        is_keeper(&standby->council)) {
         memcpy(place.addresses, standby->meet, sizeof(place.addresses));
         tell_stranger(members, &place);
     }
@@ -197,7 +203,7 @@ static void tend_file(struct msdu__members *members)
     struct msdu__rank0_place place;
     char cause[MSDU__CAUSE_BYTES];
     const struct msdu__council *council = &members->standby.council;
-    if (council->rank != 0) {
+    if (!is_keeper(council)) {
         return;
     }
     bool is_there = msdu__find_lookup(&members->find, 0, &place, cause) == MSDU_OK;
@@ -221,7 +227,7 @@ void msdu__meet_tend(struct msdu__members *members)
     if (council->rank < 0 || standby->now_ns < standby->tend_ns) {
         return;
     }
-    standby->tend_ns = council->rank == 0 ? standby->now_ns + TEND_NS : UINT64_MAX;
+    standby->tend_ns = is_keeper(council) ? standby->now_ns + TEND_NS : UINT64_MAX;
     if (standby->meeting != NULL) {
         msdu__line_hang_up(standby->meeting);
         standby->meeting->asked_ns = 0;

@@ -122,6 +122,7 @@ static void look_at_patience(struct msdu__members *members)
         standby->short_ns = 0;
     } else if (standby->short_ns == 0) {
         standby->short_ns = standby->now_ns;
+        standby->tend_ns = 0; /* newcomers must find this process */
     } else if (standby->now_ns >= standby->short_ns + members->settings.join_wait_ns) {
         msdu__council_waited(council);
     }
@@ -300,6 +301,9 @@ static uint64_t next_time(struct msdu__members *members)
     if (standby->council.rank >= 0 && standby->tend_ns < next_ns) {
         next_ns = standby->tend_ns;
     }
+    /* so often that a standstill of this process is seen */
+    uint64_t look_ns = standby->now_ns + members->settings.silence_ns / 4;
+    next_ns = look_ns < next_ns ? look_ns : next_ns;
     return next_ns;
 }
 
@@ -323,6 +327,13 @@ static bool sleep_until_something(struct msdu__members *members, struct polls *p
     uint64_t late_ns = slept_ns > span_ns ? slept_ns - span_ns : 0;
     if (next_ns != UINT64_MAX && late_ns > members->settings.silence_ns / 4) {
         forgive(standby, late_ns);
+    }
+    if (next_ns != UINT64_MAX && late_ns > members->settings.silence_ns / 2) {
+        standby->away_ns = standby->now_ns;
+    }
+    if (standby->away_ns != 0 &&
+        standby->now_ns < standby->away_ns + members->settings.silence_ns) {
+        msdu__council_was_away(&standby->council); /* of the record that had come meanwhile, too */
     }
     return is_fine && polls->fds[0].revents == 0;
 }

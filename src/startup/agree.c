@@ -78,7 +78,7 @@ static int describe_value(msdu__engine *e, uint32_t id, char *line)
 {
     const msdu__tensor *t = &e->model->tensors[id];
     bool is_compared = t->role == MSDU_ROLE_MODEL || t->role == MSDU_ROLE_FIXED;
-    if (!is_compared || t->parameter == NULL || e->job->settings.broadcast) {
+    if (!is_compared || t->parameter == NULL || e->job->settings.broadcast || e->job->is_later) {
         return 0;
     }
     uint64_t hash = hash_parameter(e, t);
@@ -248,5 +248,6 @@ msdu_status msdu__agree(msdu__engine *e)
     free(text);
     status = status == MSDU_OK ? msdu__handover_status(e->hand) : status; /* a device's copies */
     status = status == MSDU_OK ? know_machines(e) : status;
-    return status == MSDU_OK && e->job->settings.broadcast ? broadcast(e) : status;
+    bool is_broadcast = e->job->settings.broadcast && !e->job->is_later;
+    return status == MSDU_OK && is_broadcast ? broadcast(e) : status;
 }

@@ -24,7 +24,7 @@ static msdu_status host_fail(msdu_status status, const char *text)
     return msdu__fail_text(status, text);
 }
 
-static msdu_host host_of(msdu__engine *e)
+msdu_host msdu__start_host(msdu__engine *e)
 {
     const msdu__settings *s = &e->job->settings;
     return (msdu_host){
@@ -55,7 +55,7 @@ static msdu_host host_of(msdu__engine *e)
 msdu_status msdu__start_join(msdu__engine *e)
 {
     msdu__job *job = e->job;
-    job->host = host_of(e);
+    job->host = msdu__start_host(e);
     msdu_status status = job->backend->open(&job->host, &job->comm);
     if (status != MSDU_OK) {
         job->comm = NULL;

@@ -24,10 +24,10 @@ typedef struct pin {
 
 /* Append new rows; a row that has to be edited is a break of the interface. */
 static const pin sizes[] = {
-    {SIZE(msdu_config, 536)},       {SIZE(msdu_tensor_desc, 56)},
-    {SIZE(msdu_summary, 344)},      {SIZE(msdu_setting_info, 56)},
+    {SIZE(msdu_config, 560)},       {SIZE(msdu_tensor_desc, 56)},
+    {SIZE(msdu_summary, 368)},      {SIZE(msdu_setting_info, 56)},
     {SIZE(msdu_host, 136)},         {SIZE(msdu_op, 72)},
-    {SIZE(msdu_backend, 96)},       {SIZE(msdu_local_drift, 64)},
+    {SIZE(msdu_backend, 104)},      {SIZE(msdu_local_drift, 64)},
     {SIZE(msdu_resolved, 1032)},    {SIZE(msdu_device, 88)},
     {SIZE(msdu_kernels, 152)},      {SIZE(msdu_launch, 32)},
     {SIZE(msdu_arrays, 40)},        {SIZE(msdu_rules, 152)},
@@ -107,6 +107,9 @@ static const pin config_fields[] = {
     {FIELD(msdu_config, clock_bound, 512)},
     {FIELD(msdu_config, clock_scale, 520)},
     {FIELD(msdu_config, hosts, 528)},
+    {FIELD(msdu_config, ranks_least, 536)},
+    {FIELD(msdu_config, ranks_most, 544)},
+    {FIELD(msdu_config, ranks_wait_ms, 552)},
 };
 
 static const pin tensor_desc_fields[] = {
@@ -149,6 +152,11 @@ static const pin summary_fields[] = {
     {FIELD(msdu_summary, hosts, 328)},
     {FIELD(msdu_summary, carriers, 332)},
     {FIELD(msdu_summary, gradient_ranks, 336)},
+    {FIELD(msdu_summary, epoch, 344)},
+    {FIELD(msdu_summary, ranks_lost, 352)},
+    {FIELD(msdu_summary, ranks_joined, 356)},
+    {FIELD(msdu_summary, has_given, 360)},
+    {FIELD(msdu_summary, was_given, 364)},
 };
 
 static const pin setting_info_fields[] = {
@@ -193,6 +201,7 @@ static const pin backend_fields[] = {
     {FIELD(msdu_backend, start, 48)},   {FIELD(msdu_backend, test, 56)},
     {FIELD(msdu_backend, wait, 64)},    {FIELD(msdu_backend, abort, 72)},
     {FIELD(msdu_backend, device, 80)},  {FIELD(msdu_backend, split, 88)},
+    {FIELD(msdu_backend, membership, 96)},
 };
 
 static const pin stages_fields[] = {
@@ -248,6 +257,7 @@ static const pin stages_fields[] = {
 static const pin values[] = {
     {VALUE(MSDU_OK, 0)},
     {VALUE(MSDU_IN_PROGRESS, 1)},
+    {VALUE(MSDU_REGROUPED, 2)},
     {VALUE(MSDU_ERR_INVALID, -1)},
     {VALUE(MSDU_ERR_UNSUPPORTED, -2)},
     {VALUE(MSDU_ERR_NOT_FOUND, -3)},
@@ -341,7 +351,8 @@ START_TEST(every_status_has_a_row)
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         const char *name = values[i].name;
         bool is_status = strncmp(name, "MSDU_ERR_", 9) == 0 || strcmp(name, "MSDU_OK") == 0 ||
-                         strcmp(name, "MSDU_IN_PROGRESS") == 0;
+                         strcmp(name, "MSDU_IN_PROGRESS") == 0 ||
+                         strcmp(name, "MSDU_REGROUPED") == 0;
         rows += is_status ? 1 : 0;
     }
     ck_assert_uint_eq(rows, statuses);

@@ -2,6 +2,7 @@
 /* Backend module "gloo": CPU collectives between processes over Gloo. No entry throws. */
 #include "backend/local_move.h"
 #include "gloo_lane.h"
+#include "members/membership.h"
 
 #include <algorithm>
 #include <array>
@@ -473,4 +474,5 @@ const msdu_backend msdu_backend_v2 = {
     gloo_abort,
     nullptr,
     gloo_split,
+    &msdu__membership,
 };

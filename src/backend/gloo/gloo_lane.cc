@@ -121,7 +121,10 @@ Lane::Lane(const msdu_host &host, Owner &owner, Context context)
     (void)pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Lane::~Lane() = default;
+Lane::~Lane()
+{
+    stop(); /* the others of a group whose last channel could not be made were told nothing */
+}
 
 void Lane::push(msdu_req *req)
 {

@@ -88,7 +88,7 @@ class Lane
 {
   public:
     Lane(const msdu_host &host, Owner &owner, Context context);
-    ~Lane(); /* stop() was called */
+    ~Lane();
     Lane(const Lane &) = delete;
     Lane &operator=(const Lane &) = delete;
 

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that come and go while the others train (setting ranks_least): ranks as threads, each with
+ * a quadratic of its own, so that the model's way shows who took part in a step. */
+#include <check.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "api/context.h"
+#include "council.h"
+#include "suite.h"
+
+#define TENSORS    3
+#define ELEMENTS   4000
+#define STEPS      60
+#define RANKS_MOST 6
+#define LR         0.1
+
+static const uint64_t counts[TENSORS] = {2500, 700, 800};
+
+typedef struct job job;
+
+/* A rank, by the number that it was launched with. */
+typedef struct rank {
+    const job *job;
+    int number;
+    int tensors; /* it adds so many */
+    msdu_ctx *ctx;
+    float parameter[ELEMENTS];
+    float gradient[ELEMENTS];
+    float seen[STEPS + 1][ELEMENTS]; /* after so many steps; by the steps of all */
+    bool has[STEPS + 1];
+    float before[ELEMENTS]; /* as the group changed last */
+    int dropped;            /* steps */
+    int regrouped;          /* times */
+    msdu_status status;
+    char text[512];
+    msdu_summary summary;
+} rank;
+
+struct job {
+    int ranks;
+    int least;
+    int dies;     /* this rank, before it ends ... */
+    int dies_at;  /* this step; STEPS: none does */
+    int joins;    /* ranks that join once ... */
+    int joins_at; /* others have ended this step */
+    int joiner_tensors;
+    bool is_nan; /* who dies tells it by a gradient */
+    msdu_config config;
+};
+
+static atomic_int reached; /* steps of the farthest rank */
+
+static float target(int number, uint64_t i)
+{
+    return (float)(sin(0.001 * (double)i) + number);
+}
+
+static void add_tensors(rank *r)
+{
+    uint64_t at = 0;
+    for (int i = 0; i < r->tensors; i++) {
+        char name[16];
+        msdu_tensor_desc desc = MSDU_TENSOR_INIT;
+        (void)snprintf(name, sizeof(name), "t%d", i);
+        desc.name = name;
+        desc.parameter = r->parameter + at;
+        desc.gradient = r->gradient + at;
+        desc.count = counts[i];
+        desc.priority = i;
+        r->status = r->status == MSDU_OK ? msdu_tensor_add(r->ctx, &desc, NULL) : r->status;
+        at += counts[i];
+    }
+}
+
+static void start(rank *r)
+{
+    msdu_config config = r->job->config;
+    char settings[256];
+    (void)snprintf(settings, sizeof(settings), "ranks_least = %d\n%s", r->job->least,
+                   config.settings != NULL ? config.settings : "");
+    config.size = sizeof(config);
+    config.backend = "local";
+    config.settings = settings;
+    config.ranks = r->job->ranks;
+    config.rank = r->number < r->job->ranks ? r->number : 0;
+    config.deadline_ms = 20000;
+    r->status = msdu_create(&config, &r->ctx);
+    if (r->status == MSDU_OK) {
+        r->ctx->epochs.membership = &council;
+        add_tensors(r);
+        r->status = r->status == MSDU_OK ? msdu_start(r->ctx) : r->status;
+    }
+}
+
+static uint64_t steps_of(rank *r)
+{
+    msdu_summary summary = MSDU_SUMMARY_INIT;
+    r->status = r->status == MSDU_OK ? msdu_summary_get(r->ctx, &summary) : r->status;
+    return summary.steps;
+}
+
+/* Is it the group's change, and no failure? */
+static bool has_changed(rank *r)
+{
+    bool has = r->status == MSDU_REGROUPED;
+    r->regrouped += has ? 1 : 0;
+    r->status = has ? MSDU_OK : r->status;
+    return has;
+}
+
+static void keep(rank *r, uint64_t step)
+{
+    if (step <= STEPS) {
+        memcpy(r->seen[step], r->parameter, sizeof(r->parameter));
+        r->has[step] = true;
+    }
+}
+
+static void rest_ms(long ms)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+/* One step; false: it died in it. */
+static bool train_step(rank *r, uint64_t step)
+{
+    bool dies = r->number == r->job->dies && (int)step == r->job->dies_at;
+    rest_ms(1);
+    for (uint64_t i = 0; i < ELEMENTS; i++) {
+        r->gradient[i] = r->parameter[i] - target(r->number, i);
+    }
+    r->gradient[1] = dies && r->job->is_nan ? NAN : r->gradient[1];
+    for (int i = r->tensors; i-- > 0;) {
+        if (dies && !r->job->is_nan && i == 0) {
+            rest_ms(20); /* the others wait for it */
+            return false;
+        }
+        r->status = msdu_tensor_ready(r->ctx, (uint32_t)i, MSDU_GRADIENT);
+        if (r->status != MSDU_OK) {
+            return true;
+        }
+    }
+    memcpy(r->before, r->parameter, sizeof(r->before));
+    r->status = msdu_tensor_wait(r->ctx, MSDU_ALL_TENSORS, MSDU_GRADIENT);
+    if (has_changed(r)) {
+        r->dropped++;
+        return true;
+    }
+    for (uint64_t i = 0; r->status == MSDU_OK && i < ELEMENTS; i++) {
+        r->parameter[i] -= (float)LR * r->gradient[i];
+    }
+    memcpy(r->before, r->parameter, sizeof(r->before));
+    r->status = r->status == MSDU_OK ? msdu_step(r->ctx) : r->status;
+    (void)has_changed(r);
+    return true;
+}
+
+static void *train(void *argument)
+{
+    rank *r = argument;
+    bool lives = true;
+    start(r);
+    for (uint64_t step = steps_of(r); r->status == MSDU_OK && lives && step < STEPS;
+         step = steps_of(r)) {
+        r->status = msdu_tensor_wait(r->ctx, MSDU_ALL_TENSORS, MSDU_PARAMETER);
+        if (has_changed(r)) {
+            continue;
+        }
+        if (r->status == MSDU_OK) {
+            keep(r, step);
+            int far = atomic_load(&reached);
+            while (far < (int)step && !atomic_compare_exchange_weak(&reached, &far, (int)step)) {
+            }
+            lives = train_step(r, step);
+        }
+    }
+    if (r->status == MSDU_OK && lives) {
+        r->status = msdu_finish(r->ctx);
+        keep(r, STEPS);
+    }
+    (void)snprintf(r->text, sizeof(r->text), "%s", r->status < 0 ? msdu_last_error() : "");
+    r->summary = (msdu_summary)MSDU_SUMMARY_INIT;
+    if (r->ctx != NULL && msdu_summary_get(r->ctx, &r->summary) != MSDU_OK) {
+        r->summary.ranks = -1;
+    }
+    msdu_destroy(r->ctx);
+    return NULL;
+}
+
+static rank *run(const job *j)
+{
+    rank *ranks = calloc(RANKS_MOST, sizeof(*ranks));
+    pthread_t threads[RANKS_MOST];
+    council_reset();
+    atomic_store(&reached, 0);
+    for (int i = 0; i < j->ranks + j->joins; i++) {
+        rank *r = &ranks[i];
+        r->job = j;
+        r->number = i;
+        r->tensors = i >= j->ranks && j->joiner_tensors > 0 ? j->joiner_tensors : TENSORS;
+        for (uint64_t k = 0; k < ELEMENTS && i >= j->ranks; k++) {
+            r->parameter[k] = 7; /* nothing that others have */
+        }
+        while (i >= j->ranks && atomic_load(&reached) < j->joins_at) {
+            rest_ms(1);
+        }
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, train, r), 0);
+    }
+    for (int i = 0; i < j->ranks + j->joins; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    }
+    return ranks;
+}
+
+static void check_well(const rank *r, int ranks)
+{
+    ck_assert_msg(r->status == MSDU_OK, "rank %d: %s: %s", r->number, msdu_status_name(r->status),
+                  r->text);
+    ck_assert_int_eq(r->summary.ranks, ranks);
+    ck_assert_uint_eq(r->summary.steps, STEPS);
+}
+
+/* After a step both were at: the same bits, if training is exact. */
+static void check_alike(const rank *a, const rank *b, int from)
+{
+    int both = 0;
+    for (int step = from; step <= STEPS; step++) {
+        if (a->has[step] && b->has[step]) {
+            both++;
+            ck_assert_msg(memcmp(a->seen[step], b->seen[step], sizeof(a->parameter)) == 0,
+                          "ranks %d and %d differ after step %d", a->number, b->number, step);
+        }
+    }
+    ck_assert_int_gt(both, 0);
+}
+
+/* What SGD makes of the mean gradient of ranks first .. first + 2 .. from one step to another. */
+static void descend(double *x, const bool *is_in, int steps)
+{
+    for (uint64_t i = 0; i < ELEMENTS; i++) {
+        double mean = 0;
+        int count = 0;
+        for (int k = 0; k < RANKS_MOST; k++) {
+            mean += is_in[k] ? (double)target(k, i) : 0;
+            count += is_in[k] ? 1 : 0;
+        }
+        for (int step = 0; step < steps; step++) {
+            x[i] -= LR * (x[i] - mean / count);
+        }
+    }
+}
+
+static void check_near(const float *is, const double *should, double within)
+{
+    for (uint64_t i = 0; i < ELEMENTS; i++) {
+        ck_assert_double_le(fabs((double)is[i] - should[i]), within);
+    }
+}
+
+static job fixed(int ranks)
+{
+    return (job){.ranks = ranks,
+                 .least = 1,
+                 .dies = -1,
+                 .dies_at = STEPS,
+                 .config = {.interval = "fixed", .interval_steps = 1, .wire = "float32"}};
+}
+
+START_TEST(exact_training_goes_on_without_a_rank)
+{
+    job j = fixed(4);
+    j.dies = _i; /* rank 0 as any other */
+    j.dies_at = 20;
+    rank *ranks = run(&j);
+    const rank *first = &ranks[_i == 0 ? 1 : 0];
+    bool is_in[RANKS_MOST] = {true, true, true, true};
+    static double x[ELEMENTS];
+    memset(x, 0, sizeof(x));
+    descend(x, is_in, 20);
+    is_in[_i] = false;
+    descend(x, is_in, STEPS - 20);
+    for (int i = 0; i < 4; i++) {
+        if (i == _i) {
+            ck_assert_int_eq(ranks[i].status, MSDU_OK);
+            continue;
+        }
+        check_well(&ranks[i], 3);
+        ck_assert_uint_eq(ranks[i].summary.epoch, 2);
+        ck_assert_uint_eq(ranks[i].summary.ranks_lost, 1);
+        ck_assert_int_eq(ranks[i].dropped, 1);
+        check_alike(first, &ranks[i], 0);
+        check_near(ranks[i].seen[STEPS], x, 1e-5);
+    }
+    free(ranks);
+}
+END_TEST
+
+/* Parameters are then the mean of what the ranks left had, in which no local step is lost. */
+START_TEST(local_steps_of_the_others_are_kept)
+{
+    static const char *const overlaps[] = {"blocking", "delayed", "streamed"};
+    job j = fixed(4);
+    j.config.interval_steps = 8;
+    j.config.overlap = overlaps[_i];
+    j.config.domain = "parameter";
+    j.config.fragments = 2;
+    j.dies = 1;
+    j.dies_at = 20;
+    rank *ranks = run(&j);
+    static double mean[ELEMENTS];
+    memset(mean, 0, sizeof(mean));
+    for (int i = 0; i < 4; i++) {
+        if (i != 1) {
+            check_well(&ranks[i], 3);
+            ck_assert_int_eq(ranks[i].regrouped, 1);
+            check_alike(&ranks[0], &ranks[i], STEPS);
+        }
+    }
+    bool is_in[RANKS_MOST] = {true, false, true, true};
+    descend(mean, is_in, 400);
+    check_near(ranks[0].seen[STEPS], mean, 0.1);
+    free(ranks);
+}
+END_TEST
+
+START_TEST(a_rank_joins)
+{
+    static const char *const settings[] = {"", "interval_steps = 6\n", "uneven = clock\n"};
+    job j = fixed(2);
+    j.joins = 1;
+    j.joins_at = 10;
+    j.config.settings = settings[_i];
+    rank *ranks = run(&j);
+    for (int i = 0; i < 3; i++) {
+        check_well(&ranks[i], 3);
+        ck_assert_uint_eq(ranks[i].summary.epoch, 2);
+        ck_assert_uint_eq(ranks[i].summary.ranks_joined, 1);
+        ck_assert_int_eq(ranks[i].summary.was_given, i == 2);
+        ck_assert(_i == 2 || ranks[i].summary.rank == i); /* by the clock steps differ */
+        check_alike(&ranks[0], &ranks[i], _i == 0 ? 0 : STEPS);
+        /* by the clock the epoch ends at once, else behind a step */
+        ck_assert(_i == 2 || ranks[i].dropped == 0);
+    }
+    free(ranks);
+}
+END_TEST
+
+START_TEST(down_to_one_and_up_again)
+{
+    job j = fixed(2);
+    j.dies = 0;
+    j.dies_at = 5;
+    j.joins = 3;
+    j.joins_at = 12;
+    rank *ranks = run(&j);
+    for (int i = 1; i < 5; i++) {
+        check_well(&ranks[i], 4);
+        check_alike(&ranks[1], &ranks[i], 0);
+    }
+    ck_assert_uint_eq(ranks[1].summary.ranks_lost, 1);
+    ck_assert_uint_eq(ranks[1].summary.ranks_joined, 3);
+    free(ranks);
+}
+END_TEST
+
+START_TEST(too_few_are_left)
+{
+    job j = fixed(2);
+    j.least = 2;
+    j.dies = 1;
+    j.dies_at = 5;
+    rank *ranks = run(&j);
+    ck_assert_int_eq(ranks[0].status, MSDU_ERR_PEER_LOST);
+    ck_assert_ptr_nonnull(strstr(ranks[0].text, "too few"));
+    free(ranks);
+}
+END_TEST
+
+/* A value that all ranks see is no rank that was lost. */
+START_TEST(a_bad_gradient_ends_the_job)
+{
+    job j = fixed(3);
+    j.is_nan = true;
+    j.dies = 1;
+    j.dies_at = 5;
+    rank *ranks = run(&j);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(ranks[i].status, MSDU_ERR_NOT_FINITE);
+    }
+    free(ranks);
+}
+END_TEST
+
+START_TEST(another_model_is_not_let_in)
+{
+    job j = fixed(2);
+    j.joins = 1;
+    j.joins_at = 10;
+    j.joiner_tensors = 2;
+    rank *ranks = run(&j);
+    ck_assert_int_eq(ranks[2].status, MSDU_ERR_MISMATCH);
+    ck_assert_ptr_nonnull(strstr(ranks[2].text, "tensors"));
+    for (int i = 0; i < 2; i++) {
+        check_well(&ranks[i], 2);
+        check_alike(&ranks[0], &ranks[i], 0);
+    }
+    free(ranks);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("train_epochs");
+    TCase *tcase = suite_case(suite, "train_epochs", 60, NULL, NULL);
+
+    tcase_add_loop_test(tcase, exact_training_goes_on_without_a_rank, 0, 4);
+    tcase_add_loop_test(tcase, local_steps_of_the_others_are_kept, 0, 3);
+    tcase_add_loop_test(tcase, a_rank_joins, 0, 3);
+    tcase_add_test(tcase, down_to_one_and_up_again);
+    tcase_add_test(tcase, too_few_are_left);
+    tcase_add_test(tcase, a_bad_gradient_ends_the_job);
+    tcase_add_test(tcase, another_model_is_not_let_in);
+    return suite_run(suite);
+}

@@ -28,10 +28,13 @@ FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
 ROLE_MODEL, ROLE_STATE, ROLE_BUFFER, ROLE_FIXED = range(4)
 PLACE_HOST, PLACE_DEVICE = range(2)
 
+REGROUPED = 2
+
 ERR_INVALID = -1
 ERR_UNSUPPORTED = -2
 ERR_NOT_FOUND = -3
 ERR_STATE = -5
+ERR_MISMATCH = -6
 ERR_TIMEOUT = -7
 ERR_NOT_FINITE = -9
 ERR_IO = -10
@@ -42,6 +45,7 @@ _NAMES = {
     ERR_UNSUPPORTED: "MSDU_ERR_UNSUPPORTED",
     ERR_NOT_FOUND: "MSDU_ERR_NOT_FOUND",
     ERR_STATE: "MSDU_ERR_STATE",
+    ERR_MISMATCH: "MSDU_ERR_MISMATCH",
     ERR_TIMEOUT: "MSDU_ERR_TIMEOUT",
     ERR_NOT_FINITE: "MSDU_ERR_NOT_FINITE",
 }
@@ -149,6 +153,11 @@ class SummaryStruct(ctypes.Structure):
         ("hosts", c_uint32),
         ("carriers", c_uint32),
         ("gradient_ranks", c_uint32),
+        ("epoch", c_uint64),
+        ("ranks_lost", c_uint32),
+        ("ranks_joined", c_uint32),
+        ("has_given", c_int32),
+        ("was_given", c_int32),
     ]
 
 
@@ -212,6 +221,7 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "msdu_join": [_CTX],
     "msdu_next": [_CTX, ctypes.POINTER(Work)],
     "msdu_synchronize": [_CTX],
+    "msdu_share": [_CTX, c_void_p, c_size_t],
     "msdu_sync_after_step": [_CTX],
     "msdu_local_drift_get": [_CTX, c_uint32, c_void_p],
     "msdu_finish": [_CTX],

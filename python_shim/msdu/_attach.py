@@ -11,8 +11,9 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import _dtensor, _level, _tensors
+from . import _abi, _dtensor, _level, _regroup, _tensors
 from ._record import Recorder
+from ._regroup import Stateful
 from ._session import Optimizers, Session, attached
 from ._summary import Row, Summary
 
@@ -94,7 +95,7 @@ class Attachment(Session):
     Attributes:
         model: the model.
         optimizers: its optimizers.
-        rank: of this process.
+        rank: of this process; it and `ranks` change with the group (setting ``ranks_least``).
         ranks: how many there are.
         history: rows of (step, interval_steps, wire_bits, bytes_sent, wait_ns, elapsed_ns).
         has_all: this rank missed no step of the epoch that join() ended last.
@@ -147,6 +148,7 @@ class Attachment(Session):
         before = self._context.summary().steps
         self._gradients.park()
         self._context.call(self._context.lib.join)
+        self._follow_group()
         after = self._context.summary()
         self._take(after)
         # joining ends with one step in which no rank had a batch; fewer there are not
@@ -164,7 +166,35 @@ class Attachment(Session):
         the same step; training goes on afterwards."""
         self._settle()
         self._context.call(self._context.lib.synchronize)
+        self._follow_group()
         self._take(self._context.summary())
+
+    def keep(self, *objects: Stateful) -> None:
+        """Where the group changes (setting ``ranks_least``), these take rank 0's state: learning
+        rate schedules, samplers, counters; anything with ``state_dict()`` and
+        ``load_state_dict()``, in the same order on all ranks. Optimizers do by themselves.
+
+        They do so as the next backward pass begins, for ranks learn of the change at different
+        points of their loops; so count what was done behind the optimizer's step. A rank that has
+        just joined takes them in this call, and the others wait for that: call it once, before
+        the first step.
+        """
+        if self._kept.keep(objects):
+            self._meet()
+
+    def share(self, value: Any) -> Any:
+        """What rank 0 gives, on all ranks: anything that ``torch.load(weights_only=True)`` reads.
+        All ranks call it between steps.
+
+        Raises:
+            msdu.Error: the group changed meanwhile (setting ``ranks_least``).
+        """
+        self._settle()
+        shared = _regroup.share(self._context, value)
+        if self._context.has_regrouped:
+            self._follow_group()
+            raise _abi.Error(_abi.ERR_STATE, "the group of ranks changed in share()")
+        return shared
 
     def finish(self) -> None:
         """End of training: one exact average, after which all ranks hold the same bits."""

@@ -95,7 +95,8 @@ class Context:
         store: by which ranks meet where no setting says otherwise.
 
     ``handle`` is None once destroyed, or in a forked child. ``place``: where its tensors are.
-    ``members``: their numbers outside of the group, if these are others.
+    ``members``: their numbers outside of the group, if these are others. ``has_regrouped``: a call
+    came back from a change of the group (setting ranks_least) that nobody has followed yet.
     """
 
     place = _abi.PLACE_HOST
@@ -121,6 +122,7 @@ class Context:
         self.on_disown: Callable[[], None] = lambda: None
         self._summary = _abi.SummaryStruct(size=ctypes.sizeof(_abi.SummaryStruct))
         self.members: Sequence[int] = ()
+        self.has_regrouped = False
         self._destroy = weakref.finalize(self, lib.destroy, handle.value)
         _live.add(self)
 
@@ -140,7 +142,9 @@ class Context:
         if self.handle is None:
             raise _abi.Error(_abi.ERR_STATE, "this attachment is closed, or lives in the parent")
         code = function(self.handle, *args)
-        if code < 0:
+        if code == _abi.REGROUPED:
+            self.has_regrouped = True
+        elif code < 0:
             self.refuse(code)
 
     def refuse(self, code: int) -> NoReturn:

@@ -66,6 +66,7 @@ class Gradients:
         self.mode = EXCHANGE
         self.is_begun = False
         self.not_finite: Optional[_abi.Error] = None
+        self.are_lost = False  # those of the latest pass: the group changed meanwhile
         self.fired = bytearray(len(slots))
         self._context = context
         self._set = context.lib.tensor_set
@@ -251,7 +252,17 @@ class Gradients:
                 raise  # what was announced is still held: the library may be at it
             self.not_finite = problem  # the optimizer must not step; GradScaler sees to it itself
         self._context.let_go(self._held)
-        self._give_back(stand_ins)
+        self.are_lost = self._context.has_regrouped
+        if self.are_lost:
+            self._drop()
+        else:
+            self._give_back(stand_ins)
+
+    def _drop(self) -> None:
+        """The group changed in the middle of these: an optimizer leaves alone what has none."""
+        self._sparse.clear()
+        for slot in self._slots:
+            slot.param.grad = None
 
     def _announce_missing(self) -> list[tuple[int, torch.Tensor]]:
         """Parameters without a hook in this pass; returns the stand-ins of those without any

@@ -17,6 +17,7 @@ from . import (
     _dtensor,
     _moments,
     _paced,
+    _regroup,
     _rendezvous,
     _settings,
     _summary,
@@ -121,6 +122,7 @@ class Session:
         self._steps_alone = 0
         self._is_synced = True  # not inside no_sync()
         self._is_dirty = False  # micro-batches were kept from the exchange
+        self._is_lost = False  # the step's gradients are: it is none of the library's
         self._is_finished = False
         self._passes = 0  # backward passes ended
         self._seen: dict[int, int] = {}  # by optimizer: passes when it last stepped
@@ -133,6 +135,7 @@ class Session:
         self._sent = _summary.Sent()
         self._context = _device.kind_of(device)(given, device, store)
         self._context.members = _rendezvous.members(process_group)
+        self._kept = _regroup.Kept(self._context, self.optimizers)
         self._gradients = self._source(
             self._context, slots, unused, self._pass_begins, self._pass_ends
         )
@@ -184,6 +187,7 @@ class Session:
         self._bytes_of_all = _summary.of_allreduce((slot.keep for slot in self._slots), self.ranks)
         self._is_alone = (
             self.ranks == 1
+            and not summary.epoch
             and self._source.can_be_thin
             and _choose.means_nothing_alone(self._given[0])
         )
@@ -198,6 +202,23 @@ class Session:
             ]
         if not self._is_alone:
             _paced.begin(self)
+        if summary.has_given:  # this rank has joined
+            self._kept.is_awaited = True
+            self._context.has_regrouped = True
+            self._follow_group()
+
+    def _follow_group(self) -> None:
+        """The group changed (setting ranks_least), if it did: go on with the one that is now."""
+        if self._context.has_regrouped:
+            self._kept.follow()
+            self._meet()
+
+    def _meet(self) -> None:
+        summary = self._context.summary()
+        self.rank, self.ranks = summary.rank, summary.ranks
+        self._bytes_of_all = _summary.of_allreduce((slot.keep for slot in self._slots), self.ranks)
+        self._waits.epoch += 1
+        self._take(summary)
 
     def _register_rest(self, buffers: str) -> list[_tensors.Fixed]:
         """Buffers and frozen parameters, after the trained tensors."""
@@ -272,6 +293,8 @@ class Session:
                 self.wait()  # nobody waited in the forward pass
         elif self.is_open:
             self._gradients.mode = NOTE  # a closure's further pass: a step has one mean
+        if not self.is_open and self._kept.begin():
+            self._meet()
         self._tell_lr()
 
     def _pass_ends(self) -> None:
@@ -283,6 +306,9 @@ class Session:
         self.is_open = True
         self._set_mode()
         self._waits.learn(s.id for s in self._slots if s.param.grad is not None)
+        self._is_lost = self._gradients.are_lost
+        self._gradients.are_lost = False
+        self._follow_group()
         self._note_means()
         problem = self._gradients.not_finite
         if problem is not None and self._in_step:
@@ -324,6 +350,7 @@ class Session:
 
     def _wait(self, number: int) -> None:
         self._context.wait(number, _abi.PARAMETER)
+        self._follow_group()
 
     # --- hooks of the optimizers ---
 
@@ -390,9 +417,13 @@ class Session:
             self._steps_alone += 1
             self.history.add(self._counters())
             return
+        if self._is_lost:
+            self._is_lost = False
+            return
         self._context.announce_parameters(self._waits.numbers)
         self._context.call(self._context.lib.step)
         self._gradients.not_finite = None
+        self._follow_group()
         summary = self._context.summary()
         self.history.add(summary)
         self._take(summary)
@@ -508,6 +539,7 @@ class Session:
         if self.is_open:
             self._close_step()
         self._context.call(self._context.lib.tensor_wait, _abi.ALL_TENSORS, _abi.PARAMETER)
+        self._follow_group()
         self._context.settle()
 
     # --- batches that follow speed ---
@@ -530,6 +562,7 @@ class Session:
         if self._is_alone:
             work.step = 0  # the library counts none
         self._context.call(self._context.lib.next, ctypes.byref(work))
+        self._follow_group()
 
     @property
     def is_over(self) -> bool:

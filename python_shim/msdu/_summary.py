@@ -63,6 +63,9 @@ class Summary:
         carriers: ranks of each that exchange local steps for all of it; 0: all ranks are one group.
         gradient_ranks: over which gradients are averaged now: all, in local steps those of this
             host, or this rank alone.
+        epoch: number of the present group of ranks (``ranks_least``); 0: the group is fixed.
+        ranks_lost: ranks that were lost, as far as this one was there.
+        ranks_joined: and that joined.
         sent_steps: h of most rounds so far; 0: there was none.
         sent_wire: their number format.
         sent_domain: what they synchronized.
@@ -98,6 +101,9 @@ class Summary:
     hosts: int = 0
     carriers: int = 0
     gradient_ranks: int = 1
+    epoch: int = 0
+    ranks_lost: int = 0
+    ranks_joined: int = 0
     sent_steps: int = 0
     sent_wire: str = ""
     sent_domain: str = ""

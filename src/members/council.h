@@ -119,7 +119,7 @@ struct msdu__council {
     bool is_teller;             /* decided the present record itself, so tells it */
     bool is_awaited;            /* another member has left the present epoch */
     bool is_patient;            /* the gatherer said that it waits for a trainer */
-    uint32_t away;     /* the epoch in which this process stood still for long; 0: none */
+    uint32_t away;              /* the epoch in which this process stood still for long; 0: none */
     bool is_fence_old; /* the present record's fence is so long ago that it does not count */
     struct msdu__report report;
     /* as an acceptor, for the epoch after the present one */
@@ -169,8 +169,8 @@ void msdu__council_forget(struct msdu__council *council, const struct msdu__memb
 /* Newcomers were waited for long enough. */
 void msdu__council_waited(struct msdu__council *council);
 
-/* This process stood still for so long that others may have found it silent, gone on without it, and
- * ended: in this epoch their deaths are no proof that nobody trains on. */
+/* This process stood still for so long that others may have found it silent, gone on without it,
+ * and ended: in this epoch their deaths are no proof that nobody trains on. */
 void msdu__council_was_away(struct msdu__council *council);
 
 /* The present record's fence is so long ago that it does not count any more. */

@@ -32,12 +32,11 @@ static void explain_minority(const struct msdu__members *members, char *text)
     uint32_t silent = mark_seen(council, MSDU__SEEN_SILENT, marks);
     (void)msdu__rank_list(marks, true, ranks, names, sizeof(names));
     msdu__span_text(members->settings.silence_ns, span, sizeof(span));
-    (void)snprintf(text, MSDU__HUB_TEXT_BYTES,
-                   "%s did not answer within %s, and only %" PRIu32 " of %" PRId32
-                   " members of epoch %" PRIu32
-                   " reported: no majority, so this rank stops lest two groups train on",
-                   names, span, council->record.count - silent - dead, ranks,
-                   council->record.number);
+    (void)snprintf(
+        text, MSDU__HUB_TEXT_BYTES,
+        "%s did not answer within %s, and only %" PRIu32 " of %" PRId32 " members of epoch %" PRIu32
+        " reported: no majority, so this rank stops lest two groups train on",
+        names, span, council->record.count - silent - dead, ranks, council->record.number);
 }
 
 msdu_status msdu__explain_stop(const struct msdu__members *members, char text[MSDU__HUB_TEXT_BYTES])

@@ -142,8 +142,7 @@ static bool count_reports(const struct msdu__council *council, uint32_t *reporte
     for (uint32_t i = 0; i < council->record.count; i++) {
         uint32_t seen = is_self(council, i) ? MSDU__SEEN_PROMISED : council->peers[i].seen;
         *reported_out += seen == MSDU__SEEN_PROMISED;
-        *silent_out +=
-            seen == MSDU__SEEN_SILENT || (was_away && seen == MSDU__SEEN_DEAD) ? 1 : 0;
+        *silent_out += seen == MSDU__SEEN_SILENT || (was_away && seen == MSDU__SEEN_DEAD) ? 1 : 0;
         if (seen != MSDU__SEEN_PROMISED && !is_absent(&council->peers[i])) {
             return false;
         }

@@ -36,9 +36,9 @@ typedef struct msdu__carried {
     double lr;
     msdu__interval_state policy;
     msdu__decision decision; /* the latest; reason is of no use */
-    uint64_t has_given;    /* afterwards: some rank took rank 0's parameters or needs the rest, */
-    uint64_t was_given;    /* this one does, */
-    uint64_t was_averaged; /* all took the mean of parameters */
+    uint64_t has_given;      /* afterwards: some rank took rank 0's parameters or needs the rest, */
+    uint64_t was_given;      /* this one does, */
+    uint64_t was_averaged;   /* all took the mean of parameters */
 } msdu__carried;
 /* Parameters become equal on all ranks, and *carried what rank 0 brought. */
 msdu_status msdu__heal(msdu__engine *e, msdu__carried *carried);

@@ -195,12 +195,12 @@ static const pin op_fields[] = {
 };
 
 static const pin backend_fields[] = {
-    {FIELD(msdu_backend, size, 0)},     {FIELD(msdu_backend, name, 8)},
-    {FIELD(msdu_backend, version, 16)}, {FIELD(msdu_backend, caps, 24)},
-    {FIELD(msdu_backend, open, 32)},    {FIELD(msdu_backend, close, 40)},
-    {FIELD(msdu_backend, start, 48)},   {FIELD(msdu_backend, test, 56)},
-    {FIELD(msdu_backend, wait, 64)},    {FIELD(msdu_backend, abort, 72)},
-    {FIELD(msdu_backend, device, 80)},  {FIELD(msdu_backend, split, 88)},
+    {FIELD(msdu_backend, size, 0)},        {FIELD(msdu_backend, name, 8)},
+    {FIELD(msdu_backend, version, 16)},    {FIELD(msdu_backend, caps, 24)},
+    {FIELD(msdu_backend, open, 32)},       {FIELD(msdu_backend, close, 40)},
+    {FIELD(msdu_backend, start, 48)},      {FIELD(msdu_backend, test, 56)},
+    {FIELD(msdu_backend, wait, 64)},       {FIELD(msdu_backend, abort, 72)},
+    {FIELD(msdu_backend, device, 80)},     {FIELD(msdu_backend, split, 88)},
     {FIELD(msdu_backend, membership, 96)},
 };
 

@@ -343,8 +343,7 @@ START_TEST(half_is_no_majority)
     process_next(&them[0], 7);
     process_next(&them[2], 7);
     take_failure(0, MSDU_ERR_PEER_LOST,
-                 "ranks 1, 3 did not answer within 400 ms, and only 2 of 4 members",
-                 LATE_MS);
+                 "ranks 1, 3 did not answer within 400 ms, and only 2 of 4 members", LATE_MS);
     struct outcome outcome = process_take(&them[2], LATE_MS);
     ck_assert_int_eq(outcome.status, MSDU_ERR_PEER_LOST);
     END(0, 2);

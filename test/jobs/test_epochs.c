@@ -52,8 +52,9 @@ static job *start_late(const job *j, const struct mode *m, int id, int least)
 
 static void check_number(const job *j, int process, int id, const char *key, int number)
 {
-    ck_assert_msg(atoi(job_value(j, process, id, key)) == number, "%s.%d is %s, not %d:\n%s", key,
-                  id, job_value(j, process, id, key), number, j->ranks[process].text);
+    ck_assert_msg(strtol(job_value(j, process, id, key), NULL, 10) == number,
+                  "%s.%d is %s, not %d:\n%s", key, id, job_value(j, process, id, key), number,
+                  j->ranks[process].text);
 }
 
 /* It trained to the end, and holds what rank `as` holds. */

@@ -64,7 +64,7 @@ static float target(int number, uint64_t i)
 static void add_tensors(rank *r)
 {
     uint64_t at = 0;
-    for (int i = 0; i < r->tensors; i++) {
+    for (int i = 0; i < r->tensors && i < TENSORS; i++) {
         char name[16];
         msdu_tensor_desc desc = MSDU_TENSOR_INIT;
         (void)snprintf(name, sizeof(name), "t%d", i);

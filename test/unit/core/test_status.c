@@ -21,6 +21,7 @@ START_TEST(every_status_has_a_name_and_a_text)
 {
     ck_assert_str_eq(msdu_status_name(MSDU_OK), "MSDU_OK");
     ck_assert_str_eq(msdu_status_name(MSDU_IN_PROGRESS), "MSDU_IN_PROGRESS");
+    ck_assert_str_eq(msdu_status_name(MSDU_REGROUPED), "MSDU_REGROUPED");
     ck_assert_str_eq(msdu_status_text(MSDU_ERR_TIMEOUT), "deadline passed");
     for (int value = -12; value <= 1; value++) {
         ck_assert_str_ne(msdu_status_name((msdu_status)value), "MSDU_UNKNOWN");
@@ -31,7 +32,7 @@ END_TEST
 
 START_TEST(an_unknown_status_has_a_name_too)
 {
-    int values[] = {-13, 2, 1000, -2147483647};
+    int values[] = {-13, 3, 1000, -2147483647};
     for (size_t i = 0; i < 4; i++) {
         msdu_status status = MSDU_OK;
         memcpy(&status, &values[i], sizeof(status)); /* as a caller through ctypes may */

@@ -179,7 +179,7 @@ class Attachment(Session):
         just joined takes them in this call, and the others wait for that: call it once, before
         the first step.
         """
-        if self._kept.keep(objects):
+        if self._equalized.keep(objects):
             self._meet()
 
     def share(self, value: Any) -> Any:

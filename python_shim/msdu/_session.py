@@ -135,7 +135,7 @@ class Session:
         self._sent = _summary.Sent()
         self._context = _device.kind_of(device)(given, device, store)
         self._context.members = _rendezvous.members(process_group)
-        self._kept = _regroup.Kept(self._context, self.optimizers)
+        self._equalized = _regroup.Kept(self._context, self.optimizers)
         self._gradients = self._source(
             self._context, slots, unused, self._pass_begins, self._pass_ends
         )
@@ -203,14 +203,14 @@ class Session:
         if not self._is_alone:
             _paced.begin(self)
         if summary.has_given:  # this rank has joined
-            self._kept.is_awaited = True
+            self._equalized.is_awaited = True
             self._context.has_regrouped = True
             self._follow_group()
 
     def _follow_group(self) -> None:
         """The group changed (setting ranks_least), if it did: go on with the one that is now."""
         if self._context.has_regrouped:
-            self._kept.follow()
+            self._equalized.follow()
             self._meet()
 
     def _meet(self) -> None:
@@ -293,7 +293,7 @@ class Session:
                 self.wait()  # nobody waited in the forward pass
         elif self.is_open:
             self._gradients.mode = NOTE  # a closure's further pass: a step has one mean
-        if not self.is_open and self._kept.begin():
+        if not self.is_open and self._equalized.begin():
             self._meet()
         self._tell_lr()
 

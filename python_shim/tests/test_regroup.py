@@ -33,18 +33,25 @@ class Job:
         }
         self.processes: dict[int, subprocess.Popen[str]] = {}
 
-    def start(self, number: int, accident: int = -1) -> None:
+    def start(self, number: int, accident: int = -1, **environment: str) -> None:
         self.processes[number] = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(number), str(STEPS), str(accident)],
-            env={**self._environment, "MSDU_RANK": str(number % RANKS)},
+            env={**self._environment, "MSDU_RANK": str(number % RANKS), **environment},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def end(self, number: int) -> list[dict[str, Any]]:
-        """What a process printed."""
-        out, problem = self.processes[number].communicate(timeout=100)
+    def read(self, number: int) -> str:
+        """A line that a process prints."""
+        out = self.processes[number].stdout
+        assert out is not None
+        return out.readline()
+
+    def end(self, number: int, told: str = "") -> list[dict[str, Any]]:
+        """What a process printed that was told this."""
+        out, problem = self.processes[number].communicate(told, timeout=100)
         code = self.processes[number].returncode
         assert code in (0, -9), problem
         return [json.loads(line) for line in out.splitlines()]
@@ -80,11 +87,12 @@ def test_the_others_train_on(job: Job, lost: int) -> None:
 
 @pytest.mark.parametrize("job", [{**EXACT, "TEST_PAUSE": "0.1"}], ids=["exact"], indirect=True)
 def test_a_process_that_comes_later_has_what_the_others_have(job: Job) -> None:
+    job.start(7, TEST_WAITS="1")
+    assert "ready" in job.read(7)
     for number in range(RANKS):
         job.start(number, 5 if number == 1 else -1)
     assert job.end(1)[-1] == {"accident": 5}
-    job.start(7)
-    late = job.end(7)
+    late = job.end(7, "go\n")
     ends = [job.end(number)[-1] for number in (0, 2)] + [late[-1]]
     assert late[0]["ranks"] == RANKS
     assert late[0]["started"] > 5  # the position in the data

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training that ranks leave and join: prints a JSON line when the group changed, and one at the
-end. Arguments: what it was started as, steps, a step in which it kills itself (-1: none)."""
+end. Arguments: what it was started as, steps, a step in which it kills itself (-1: none). With
+TEST_WAITS it joins once it was sent a line."""
 
 from __future__ import annotations
 
@@ -41,6 +42,9 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.9)
     position = Position()
+    if os.environ.get("TEST_WAITS"):  # what takes long is over
+        print(json.dumps({"ready": True}), flush=True)
+        sys.stdin.readline()
     run = msdu.attach(model, optimizer)
     run.keep(schedule, position)
     print(json.dumps({"started": position.batches, "ranks": run.ranks}), flush=True)

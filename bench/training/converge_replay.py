@@ -89,7 +89,6 @@ class Replay(Ours):
 
     def load(self, state: Any) -> None:
         if state["part"] != self.part:
-            self.attachment.share(None)  # no rank is in attach() any more: it would be left there
             self._change(state["part"])
         self.done = state["done"]
         super().load(state["library"])

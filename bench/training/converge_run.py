@@ -182,6 +182,7 @@ class ConvergeRun(rank.Run):
         self.make()
         self.model.load_state_dict(state["model"])
         self.inner.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.group.barrier()  # load() may leave the job, in which no rank may begin then
         self.method.load(state["method"])
         self.generator.set_state(state["generator"])
         self.progress = rank.Progress(

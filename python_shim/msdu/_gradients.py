@@ -66,7 +66,6 @@ class Gradients:
         self.mode = EXCHANGE
         self.is_begun = False
         self.not_finite: Optional[_abi.Error] = None
-        self.are_lost = False  # those of the latest pass: the group changed meanwhile
         self.fired = bytearray(len(slots))
         self._context = context
         self._set = context.lib.tensor_set
@@ -252,8 +251,7 @@ class Gradients:
                 raise  # what was announced is still held: the library may be at it
             self.not_finite = problem  # the optimizer must not step; GradScaler sees to it itself
         self._context.let_go(self._held)
-        self.are_lost = self._context.has_regrouped
-        if self.are_lost:
+        if self._context.has_regrouped:
             self._drop()
         else:
             self._give_back(stand_ins)

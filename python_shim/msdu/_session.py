@@ -122,7 +122,8 @@ class Session:
         self._steps_alone = 0
         self._is_synced = True  # not inside no_sync()
         self._is_dirty = False  # micro-batches were kept from the exchange
-        self._is_lost = False  # the step's gradients are: it is none of the library's
+        self._has_begun = False  # the backward pass of an iteration that has not ended
+        self._is_lost = False  # the group changed in that iteration, which is no step then
         self._is_finished = False
         self._passes = 0  # backward passes ended
         self._seen: dict[int, int] = {}  # by optimizer: passes when it last stepped
@@ -208,8 +209,11 @@ class Session:
             self._follow_group()
 
     def _follow_group(self) -> None:
-        """The group changed (setting ranks_least), if it did: go on with the one that is now."""
+        """The group changed (setting ranks_least), if it did: go on with the one that is now. Ranks
+        learn of it at different points of an iteration. Where the backward pass has begun, the
+        iteration is no step of the library, so that all make the next one together."""
         if self._context.has_regrouped:
+            self._is_lost = self._is_lost or self._has_begun
             self._equalized.follow()
             self._meet()
 
@@ -295,6 +299,7 @@ class Session:
             self._gradients.mode = NOTE  # a closure's further pass: a step has one mean
         if not self.is_open and self._equalized.begin():
             self._meet()
+        self._has_begun = True
         self._tell_lr()
 
     def _pass_ends(self) -> None:
@@ -306,8 +311,6 @@ class Session:
         self.is_open = True
         self._set_mode()
         self._waits.learn(s.id for s in self._slots if s.param.grad is not None)
-        self._is_lost = self._gradients.are_lost
-        self._gradients.are_lost = False
         self._follow_group()
         self._note_means()
         problem = self._gradients.not_finite
@@ -417,8 +420,9 @@ class Session:
             self._steps_alone += 1
             self.history.add(self._counters())
             return
-        if self._is_lost:
-            self._is_lost = False
+        is_lost, self._is_lost = self._is_lost, False
+        self._has_begun = False
+        if is_lost:
             return
         self._context.announce_parameters(self._waits.numbers)
         self._context.call(self._context.lib.step)

@@ -82,7 +82,6 @@ def test_the_others_train_on(job: Job, lost: int) -> None:
     assert (one["ranks"], one["lost"], one["joined"]) == (2, 1, 0)
     if one["domain"] == "gradient":
         assert one["moments"] == other["moments"]
-    assert one["loss"] < 8
 
 
 @pytest.mark.parametrize("job", [{**EXACT, "TEST_PAUSE": "0.1"}], ids=["exact"], indirect=True)

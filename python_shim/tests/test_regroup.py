@@ -70,8 +70,9 @@ EXACT = {"MSDU_INTERVAL": "fixed", "MSDU_INTERVAL_STEPS": "1", "MSDU_WIRE": "flo
 LOCAL = {**EXACT, "MSDU_INTERVAL_STEPS": "5"}
 
 
-@pytest.mark.parametrize("job", [EXACT, LOCAL], ids=["exact", "local"], indirect=True)
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize(
+    ("job", "lost"), [(EXACT, 0), (LOCAL, 2)], ids=["exact", "local"], indirect=["job"]
+)
 def test_the_others_train_on(job: Job, lost: int) -> None:
     for number in range(RANKS):
         job.start(number, 15 if number == lost else -1)

@@ -290,6 +290,21 @@ static msdu_status end_well(msdu_ctx *ctx)
     return status == MSDU_OK ? msdu__caller_drain(&ctx->caller) : status;
 }
 
+/* Is this call's failure the group's? The host's own group is the first to know that one of its
+ * ranks was lost, and the job's context hears of it a moment later: from here, then. */
+static bool has_failed(msdu_ctx *ctx, msdu_status status)
+{
+    bool is_own = msdu__handover_has_failed(&ctx->hand);
+    bool is_hosts = ctx->inner != NULL && msdu__handover_has_failed(&ctx->inner->hand);
+    if (status >= 0 || !is_passing(status) || !(is_own || is_hosts)) {
+        return false;
+    }
+    if (!is_own) {
+        msdu__handover_fail_last(&ctx->hand, status);
+    }
+    return true;
+}
+
 msdu_status msdu__epoch_settle(msdu_ctx *ctx, msdu_status status, uint64_t step)
 {
     if (ctx == NULL || ctx->epochs.members == NULL || ctx->caller.is_finished) {
@@ -303,8 +318,8 @@ msdu_status msdu__epoch_settle(msdu_ctx *ctx, msdu_status status, uint64_t step)
     if (is_over) {
         status = end_well(ctx);
     }
-    bool has_failed = status < 0 && msdu__handover_has_failed(&ctx->hand) && is_passing(status);
-    return has_failed || (is_over && status == MSDU_OK) ? regroup(ctx, step) : status;
+    bool is_left = has_failed(ctx, status) || (is_over && status == MSDU_OK);
+    return is_left ? regroup(ctx, step) : status;
 }
 
 void msdu__epoch_close(msdu_ctx *ctx)

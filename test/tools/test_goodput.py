@@ -39,8 +39,8 @@ class Goodput(unittest.TestCase):
 
     def test_a_loss_and_a_return(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            line = self.run_ranks(pathlib.Path(folder), "--every", "20", "--away", "0",
-                                  "--seconds", "45")
+            line = self.run_ranks(pathlib.Path(folder), "--every", "15", "--away", "0",
+                                  "--seconds", "32")
             found = re.search(r"([0-9.]+) steps of ranks per second over .* ([0-9]+) losses", line)
             self.assertIsNotNone(found, line)
             self.assertGreater(float(found[1]), 1)

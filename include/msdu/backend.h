@@ -139,8 +139,8 @@ typedef struct msdu_membership {
     /*
      * The first epoch of this process: that of all host->ranks, or the next one of a job that
      * trains already, of which it becomes a new rank. least, most: ranks of an epoch; most 0: any.
-     * wait_ns: for more ranks, where there are fewer than host->ranks. host is borrowed until
-     * close. Blocks up to host->deadline_ns. Errors are those of msdu_backend.open.
+     * wait_ns: for new ranks, where fewer than `least` are left. host is borrowed until close.
+     * Blocks up to host->deadline_ns. Errors are those of msdu_backend.open.
      */
     msdu_status (*open)(const msdu_host *host, int32_t least, int32_t most, uint64_t wait_ns,
                         msdu_members **members_out, msdu_epoch *epoch_out);

@@ -197,8 +197,8 @@ typedef struct msdu_config {
                               in; 0: the group is fixed, and a lost rank ends the job */
     int64_t ranks_most;    /* ranks_least: ranks at most, more wait until one is lost; 0: any
                               number */
-    int64_t ranks_wait_ms; /* ranks_least: how long to wait for new ranks where some were lost,
-                              before the others train on */
+    int64_t ranks_wait_ms; /* ranks_least: how long to wait for new ranks where fewer than that are
+                              left, before the job ends */
 } msdu_config;
 
 #define MSDU_CONFIG_INIT MSDU_SIZED(msdu_config)

@@ -135,6 +135,23 @@ START_TEST(a_stopped_rank_is_done_without)
 }
 END_TEST
 
+/* The others trained to the end and left: for who stood still so long, that is no proof of their
+ * death. */
+START_TEST(a_stopped_rank_does_not_train_on_alone)
+{
+    job *j = new_job(&modes[0], RANKS);
+    job_set(j, JOB_ALL, "MSDU_DEADLINE_MS=2000");
+    job_argument(j, 2, "stop=50");
+    ck_assert(job_start(j, JOB_ALL));
+    ck_assert(job_wait(j, 2, LIMIT_MS));
+    ck_assert_int_eq(kill(j->ranks[2].pid, SIGCONT), 0);
+    ck_assert(job_wait(j, JOB_ALL, LIMIT_MS));
+    ck_assert_str_eq(job_value(j, 2, 2, "status"), "MSDU_ERR_PEER_LOST");
+    ck_assert_str_eq(job_value(j, 0, 0, "status"), "MSDU_OK");
+    job_free(j);
+}
+END_TEST
+
 /* Two of four: nobody knows whether the others train on. */
 START_TEST(half_of_the_ranks_do_not_train_on)
 {
@@ -221,6 +238,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_killed_rank_is_done_without, 0, 3 * RANKS);
     tcase_add_loop_test(tcase, a_killed_rank_comes_back, 0, 3);
     tcase_add_test(tcase, a_stopped_rank_is_done_without);
+    tcase_add_test(tcase, a_stopped_rank_does_not_train_on_alone);
     tcase_add_test(tcase, half_of_the_ranks_do_not_train_on);
     tcase_add_test(tcase, fewer_than_ranks_least_end_the_job);
     tcase_add_test(tcase, a_job_may_wait_for_another_rank);

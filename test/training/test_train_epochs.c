@@ -34,7 +34,9 @@ typedef struct rank {
     float gradient[ELEMENTS];
     float seen[STEPS + 1][ELEMENTS]; /* after so many steps; by the steps of all */
     bool has[STEPS + 1];
-    float before[ELEMENTS]; /* as the group changed last */
+    float before[ELEMENTS]; /* the latest call of the library */
+    float left[ELEMENTS];   /* before the one in which the group changed first, */
+    float after[ELEMENTS];  /* and after it */
     int dropped;            /* steps */
     int regrouped;          /* times */
     msdu_status status;
@@ -109,7 +111,10 @@ static uint64_t steps_of(rank *r)
 static bool has_changed(rank *r)
 {
     bool has = r->status == MSDU_REGROUPED;
-    r->regrouped += has ? 1 : 0;
+    if (has && r->regrouped++ == 0) {
+        memcpy(r->left, r->before, sizeof(r->left));
+        memcpy(r->after, r->parameter, sizeof(r->after));
+    }
     r->status = has ? MSDU_OK : r->status;
     return has;
 }
@@ -320,8 +325,16 @@ START_TEST(local_steps_of_the_others_are_kept)
             check_well(&ranks[i], 3);
             ck_assert_int_eq(ranks[i].regrouped, 1);
             check_alike(&ranks[0], &ranks[i], STEPS);
+            ck_assert_mem_eq(ranks[i].after, ranks[0].after, sizeof(ranks[i].after));
+            for (uint64_t k = 0; k < ELEMENTS; k++) {
+                mean[k] += (double)ranks[i].left[k] / 3;
+            }
         }
     }
+    if (_i == 0) { /* in the others a mean may be on its way */
+        check_near(ranks[0].after, mean, 1e-5);
+    }
+    memset(mean, 0, sizeof(mean));
     bool is_in[RANKS_MOST] = {true, false, true, true};
     descend(mean, is_in, 400);
     check_near(ranks[0].seen[STEPS], mean, 0.1);

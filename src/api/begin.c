@@ -88,8 +88,9 @@ static msdu_status meet_others(msdu_ctx *ctx)
 {
     msdu_status status = join_and_build(ctx);
     status = status == MSDU_OK ? msdu__agree(&ctx->engine) : status;
-    status = status == MSDU_OK && ctx->job.is_later ? msdu__heal(&ctx->engine, &ctx->epochs.carried)
-                                                    : status;
+    if (status == MSDU_OK && ctx->job.is_later) {
+        status = msdu__heal(&ctx->engine, &ctx->epochs.carried, &ctx->epochs.former);
+    }
     status = status == MSDU_OK ? msdu__draw_prepare(&ctx->caller.draw, &ctx->hand, ctx->job.ranks)
                                : status;
     status = status == MSDU_OK ? msdu__hosts_find(&ctx->engine) : status;

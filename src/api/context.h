@@ -16,6 +16,7 @@ typedef struct msdu__epochs {
     msdu__settings settings;           /* as they were set: of the job, not of an epoch */
     msdu_epoch now;
     msdu__carried carried;
+    msdu__former former; /* of the epoch before, until the next one has what it holds */
     bool needs_rest; /* it took parameters, and not yet what the trainer shares */
     uint32_t lost;   /* ranks, so far */
     uint32_t joined;

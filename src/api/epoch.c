@@ -58,6 +58,11 @@ static void describe(const msdu_ctx *ctx)
                    "epoch %llu: %d ranks (%d lost, %d joined), this is rank %d%s",
                    (unsigned long long)now->number, now->ranks, now->lost, now->joined, now->rank,
                    now->is_newcomer ? ", which has joined" : "");
+    if (now->lost > 0 && ctx->epochs.former.has_residual) {
+        msdu__log_line(&ctx->job.log, MSDU_LOG_WARN,
+                       "epoch %llu: what error feedback of lost ranks held back is lost with them",
+                       (unsigned long long)now->number);
+    }
 }
 
 static msdu_status begin(msdu_ctx *ctx)
@@ -164,6 +169,7 @@ static void carry(msdu_ctx *ctx, uint64_t step)
         .is_exact = ctx->caller.is_gradient ? 1 : 0,
         .step = step,
         .lr = msdu__number_get(&ctx->hand.reports.lr),
+        .norm_average = ctx->engine.norm_average,
         .policy = ctx->engine.interval_state,
         .decision = ctx->engine.decision,
     };
@@ -177,6 +183,9 @@ static void leave(msdu_ctx *ctx)
     (void)msdu__context_files(ctx);
     keep(ctx, &k);
     msdu__context_leave(ctx);
+    if (ctx->epochs.former.runs == NULL) { /* else an epoch has ended before it began */
+        ctx->epochs.former = msdu__former_take(&ctx->engine);
+    }
     msdu__context_reset(ctx);
     give_back(ctx, &k);
 }
@@ -208,6 +217,7 @@ static msdu_status follow(msdu_ctx *ctx)
         }
         status = begin(ctx);
         if (status == MSDU_OK || !may_follow(ctx, status)) {
+            msdu__former_free(&e->former);
             break;
         }
         leave(ctx);
@@ -329,5 +339,6 @@ void msdu__epoch_close(msdu_ctx *ctx)
         e->membership->close(e->members);
     }
     e->members = NULL;
+    msdu__former_free(&e->former);
     explicit_bzero(e->settings.secret, sizeof(e->settings.secret));
 }

@@ -117,106 +117,16 @@ void msdu__reslice_last(msdu__caller *c, int wire)
 
 /* The slicing before, while what belongs to its elements moves. */
 typedef struct old_slicing {
-    msdu__slicing slicing;
-    msdu__run *runs;
+    msdu__former former;
     msdu__control *control;
     void **blocks;
     uint32_t block_count;
     bool is_open; /* the next round, of which nothing was announced */
 } old_slicing;
 
-/* A piece of a tensor under both slicings. */
-typedef struct overlap {
-    uint64_t old_at; /* elements, within the old slice */
-    uint64_t new_at;
-    uint64_t count;
-} overlap;
-
-static bool find_overlap(const msdu__segment *old, uint64_t old_base, const msdu__segment *new,
-                         uint64_t new_base, overlap *out)
-{
-    uint64_t first = old->offset > new->offset ? old->offset : new->offset;
-    uint64_t old_end = old->offset + old->count;
-    uint64_t new_end = new->offset + new->count;
-    uint64_t end = old_end < new_end ? old_end : new_end;
-    if (old->tensor != new->tensor || first >= end) {
-        return false;
-    }
-    *out = (overlap){old_base + first - old->offset, new_base + first - new->offset, end - first};
-    return true;
-}
-
-/* Error feedback: a rank's own goes along. What it held back from means was its duty as an owner of
- * shares, and shares lie elsewhere now, so it becomes a part of the rank's next contribution. */
-static void move_residual(const msdu__engine *e, const msdu__run *from, msdu__run *to,
-                          const overlap *part)
-{
-    bool is_sum = e->job->settings.reduce_sum != 0;
-    float factor = is_sum ? 1.0F : (float)e->job->ranks;
-    uint64_t share = from->share_start[msdu__outer_rank(e)];
-    uint64_t share_end = share + from->share_count[msdu__outer_rank(e)];
-    if (!from->has_residual || to->residual == NULL) {
-        return;
-    }
-    for (uint64_t i = 0; i < part->count; i++) {
-        uint64_t at = part->old_at + i;
-        float held = from->residual[at];
-        if (at >= share && at < share_end) {
-            held += factor * from->owner_residual[at - share];
-        }
-        to->residual[part->new_at + i] = held;
-    }
-    to->has_residual = true;
-    to->scale = from->scale;
-}
-
-/* The latest piece decides when a slice is ready; its time on the link goes by elements. */
-static void move_times(const msdu__run *from, uint64_t old_count, msdu__run *to,
-                       const overlap *part)
-{
-    to->wait_ns = from->wait_ns > to->wait_ns ? from->wait_ns : to->wait_ns;
-    to->link_ns += from->link_ns * (double)part->count / (double)old_count;
-}
-
-/* Every new slice that holds a piece of an old slice's segment. */
-static void move_segment(msdu__engine *e, const old_slicing *old, uint32_t slice, uint32_t segment,
-                         uint64_t old_base)
-{
-    const msdu__segment *from = &old->slicing.segments[segment];
-    const msdu__tensor *t = &e->model->tensors[from->tensor];
-    for (uint32_t i = 0; i < t->slice_count; i++) {
-        uint32_t to = e->model->tensor_slices[t->first_slice + i];
-        const msdu__slice *cut = &e->model->slicing.slices[to];
-        uint64_t new_base = 0;
-        for (uint32_t k = 0; k < cut->segments; k++) {
-            const msdu__segment *piece = &e->model->slicing.segments[cut->first_segment + k];
-            overlap part;
-            if (find_overlap(from, old_base, piece, new_base, &part)) {
-                move_residual(e, &old->runs[slice], &e->runs[to], &part);
-                move_times(&old->runs[slice], old->slicing.slices[slice].count, &e->runs[to],
-                           &part);
-            }
-            new_base += piece->count;
-        }
-    }
-}
-
-static void move_elements(msdu__engine *e, const old_slicing *old)
-{
-    for (uint32_t slice = 0; slice < old->slicing.slice_count; slice++) {
-        const msdu__slice *cut = &old->slicing.slices[slice];
-        uint64_t base = 0;
-        for (uint32_t i = 0; i < cut->segments; i++) {
-            move_segment(e, old, slice, cut->first_segment + i, base);
-            base += old->slicing.segments[cut->first_segment + i].count;
-        }
-    }
-}
-
 static old_slicing take_old(msdu__engine *e)
 {
-    old_slicing old = {.slicing = e->model->slicing,
-                       .runs = e->runs,
+    old_slicing old = {.former = msdu__former_of(e),
                        .control = e->fragments[0].control.of,
                        .blocks = e->model->memory.blocks,
                        .block_count = e->model->memory.block_count,
@@ -289,7 +199,8 @@ msdu_status msdu__reslice_cut(msdu__engine *e, msdu__tuning tuning)
         old_slicing old = take_old(e);
         msdu_status status = msdu__start_tables(e);
         if (status == MSDU_OK) {
-            move_elements(e, &old);
+            msdu__former_move_residual(e, &old.former);
+            msdu__former_move_times(e, &old.former);
             memcpy(e->fragments[0].control.of, old.control,
                    (uint64_t)e->job->ranks * sizeof(*old.control));
             status = rename_trace(e);

@@ -491,7 +491,7 @@ void msdu__domain_keep(msdu__engine *e, uint32_t slice)
     }
 }
 
-static void restore_residuals(msdu__engine *e, uint32_t slice)
+void msdu__domain_restore(msdu__engine *e, uint32_t slice)
 {
     msdu__run *run = &e->runs[slice];
     if (!run->had_residual) {
@@ -517,7 +517,7 @@ void msdu__domain_skip(msdu__engine *e, const msdu__fragment *f, uint32_t slice)
              MSDU_STAGE_LATE);
         at += part.count;
     }
-    restore_residuals(e, slice);
+    msdu__domain_restore(e, slice);
 }
 
 static void add(msdu__engine *e, float *x, const float *y, uint64_t count, double factor)

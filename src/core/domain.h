@@ -24,8 +24,10 @@ void msdu__domain_local(msdu__engine *e, uint32_t slice);
  * reduction. own: what the reduction will divide by, for the part held back from the mean.
  */
 void msdu__domain_flush(msdu__engine *e, float *x, uint32_t slice, double factor, double own);
-/* Remember the error feedback, as long as the round that changes it may still be skipped. */
+/* Remember the error feedback, as long as the round that changes it may come to nothing; and as it
+ * was then. */
 void msdu__domain_keep(msdu__engine *e, uint32_t slice);
+void msdu__domain_restore(msdu__engine *e, uint32_t slice);
 /* Nothing is held back any more. */
 void msdu__domain_clear(msdu__engine *e, uint32_t slice, bool is_late);
 /* The round is skipped: gradients <- NaN, error feedback as it was before. */

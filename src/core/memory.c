@@ -90,6 +90,19 @@ void msdu__memory_release(msdu__engine *e)
     }
 }
 
+void *msdu__memory_take(msdu__engine *e, const void *place)
+{
+    msdu__memory *m = &e->model->memory;
+    for (uint32_t i = 0; i < m->block_count; i++) {
+        char *raw = m->blocks[i];
+        if ((const char *)place > raw && (const char *)place <= raw + ALIGN_BYTES) {
+            m->blocks[i] = m->blocks[--m->block_count];
+            return raw;
+        }
+    }
+    return NULL;
+}
+
 void msdu__memory_free(msdu__engine *e)
 {
     msdu__memory *m = &e->model->memory;

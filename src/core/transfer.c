@@ -156,12 +156,19 @@ static void sketch(msdu__engine *e, msdu__fragment *f, uint32_t slice)
     }
 }
 
+/* A round may be skipped, or the group change in it. */
+static bool may_come_to_nothing(const msdu__engine *e, const msdu__fragment *f)
+{
+    return e->job->settings.ranks_least > 0 ||
+           (f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_SKIP);
+}
+
 void msdu__transfer_prepare(msdu__engine *e, msdu__fragment *f, uint32_t slice)
 {
     msdu__run *run = &e->runs[slice];
     run->is_compressed = wire_of(e, f, slice) != MSDU__WIRE_FLOAT32 &&
                          e->model->slicing.slices[slice].dtype != MSDU_FLOAT64;
-    if (f->round.is_gradient && e->job->settings.check_finite == MSDU__CHECK_SKIP) {
+    if (may_come_to_nothing(e, f)) {
         msdu__domain_keep(e, slice);
     }
     send_held(e, f, slice);

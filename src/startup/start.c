@@ -73,18 +73,19 @@ static msdu_status choose_domain(msdu__engine *e)
 
 static bool uses_feedback(const msdu__engine *e)
 {
-    if (e->job->ranks == 1) {
+    if (e->job->ranks == 1 && e->job->settings.ranks_least == 0) {
         return false;
     }
     return e->job->settings.wire < 0 || msdu__wire_at((int)e->job->settings.wire)->has_feedback ||
            msdu__wire_at(msdu__interval_first_wire(&e->job->interval_args))->has_feedback;
 }
 
-/* A skipped round gives the error feedback back as it was before: a copy of it is needed. */
+/* A round that is skipped, or in which the group changes, gives the error feedback back as it was
+ * before: a copy of it is needed. */
 static bool keeps_feedback(const msdu__engine *e)
 {
-    return uses_feedback(e) && e->job->starts_gradients &&
-           e->job->settings.check_finite == MSDU__CHECK_SKIP;
+    bool may_skip = e->job->starts_gradients && e->job->settings.check_finite == MSDU__CHECK_SKIP;
+    return uses_feedback(e) && (may_skip || e->job->settings.ranks_least > 0);
 }
 
 static bool may_be_local(const msdu__engine *e)

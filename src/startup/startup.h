@@ -4,6 +4,7 @@
 #define MSDU_STARTUP_H
 
 #include "core/engine.h"
+#include "former.h"
 
 /* --- agree.c --- */
 msdu_status msdu__agree(msdu__engine *e); /* ranks compare tensors and settings */
@@ -28,20 +29,25 @@ msdu_status msdu__hosts_find(msdu__engine *e); /* who is on which host; two leve
 /* --- heal.c --- */
 /* What a rank brings from one epoch into the next (setting ranks_least); plain data. */
 typedef struct msdu__carried {
-    uint64_t hash;        /* of its parameters */
-    uint64_t is_newcomer; /* it was in no epoch before */
-    uint64_t needs_rest;  /* it took parameters, and not yet what the trainer shares */
-    uint64_t is_exact;    /* it trained by gradients: parameters of all ranks are equal */
-    uint64_t step;        /* steps it has ended */
+    uint64_t hash;         /* of its parameters */
+    uint64_t is_newcomer;  /* it was in no epoch before */
+    uint64_t needs_rest;   /* it took parameters, and not yet what the trainer shares */
+    uint64_t is_exact;     /* it trained by gradients: parameters of all ranks are equal */
+    uint64_t holds_back;   /* error feedback of it keeps a part of pseudo-gradients */
+    uint64_t has_momentum; /* of outer steps */
+    uint64_t step;         /* steps it has ended */
     double lr;
+    double norm_average; /* clip: running norm of mean pseudo-gradients */
     msdu__interval_state policy;
     msdu__decision decision; /* the latest; reason is of no use */
     uint64_t has_given;      /* afterwards: some rank took rank 0's parameters or needs the rest, */
     uint64_t was_given;      /* this one does, */
     uint64_t was_averaged;   /* all took the mean of parameters */
 } msdu__carried;
-/* Parameters become equal on all ranks, and *carried what rank 0 brought. */
-msdu_status msdu__heal(msdu__engine *e, msdu__carried *carried);
+/* Parameters become equal on all ranks, and *carried what rank 0 brought. former: slices of the
+ * epoch before, of this rank. */
+
+msdu_status msdu__heal(msdu__engine *e, msdu__carried *carried, const msdu__former *former);
 /* --- host.c --- */
 /* What a backend is told of this rank; it borrows from the settings. */
 msdu_host msdu__start_host(msdu__engine *e);

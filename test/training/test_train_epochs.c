@@ -24,6 +24,14 @@ static const uint64_t counts[TENSORS] = {2500, 700, 800};
 
 typedef struct job job;
 
+/* What a rank has for each element beside its parameter. */
+typedef struct held {
+    float own[ELEMENTS];  /* held back from its contributions */
+    float mean[ELEMENTS]; /* and from the means of its shares */
+    float momentum[ELEMENTS];
+    double scale;
+} held;
+
 /* A rank, by the number that it was launched with. */
 typedef struct rank {
     const job *job;
@@ -37,8 +45,11 @@ typedef struct rank {
     float before[ELEMENTS]; /* the latest call of the library */
     float left[ELEMENTS];   /* before the one in which the group changed first, */
     float after[ELEMENTS];  /* and after it */
-    int dropped;            /* steps */
-    int regrouped;          /* times */
+    held held_before;       /* likewise */
+    held held_left;
+    held held_after;
+    int dropped;   /* steps */
+    int regrouped; /* times */
     msdu_status status;
     char text[512];
     msdu_summary summary;
@@ -52,6 +63,7 @@ struct job {
     int joins;    /* ranks that join once ... */
     int joins_at; /* others have ended this step */
     int joiner_tensors;
+    bool looks;  /* at what ranks hold back: nothing may be in flight between steps */
     bool is_nan; /* who dies tells it by a gradient */
     msdu_config config;
 };
@@ -80,6 +92,36 @@ static void add_tensors(rank *r)
     }
 }
 
+static void look_at_slice(const rank *r, const msdu__run *run, const msdu__slice *cut, held *h)
+{
+    uint64_t at = 0;
+    uint64_t share = run->share_start[msdu__outer_rank(&r->ctx->engine)];
+    uint64_t shares = run->share_count[msdu__outer_rank(&r->ctx->engine)];
+    for (uint32_t i = 0; i < cut->segments; i++) {
+        const msdu__segment *part = &r->ctx->model.slicing.segments[cut->first_segment + i];
+        uint64_t to = part->offset;
+        for (uint32_t k = 0; k < part->tensor; k++) {
+            to += counts[k];
+        }
+        for (uint64_t k = 0; k < part->count; k++, at++, to++) {
+            bool is_own = at >= share && at < share + shares && run->has_residual;
+            h->own[to] = run->has_residual ? run->residual[at] : 0;
+            h->mean[to] = is_own ? run->owner_residual[at - share] : 0;
+            h->momentum[to] = run->momentum != NULL ? ((const float *)run->momentum)[at] : 0;
+        }
+    }
+    h->scale = run->has_residual ? run->scale : h->scale;
+}
+
+/* Nothing is in flight. */
+static void look(const rank *r, held *h)
+{
+    memset(h, 0, sizeof(*h));
+    for (uint32_t i = 0; i < r->ctx->model.slicing.slice_count; i++) {
+        look_at_slice(r, &r->ctx->engine.runs[i], &r->ctx->model.slicing.slices[i], h);
+    }
+}
+
 static void start(rank *r)
 {
     msdu_config config = r->job->config;
@@ -97,6 +139,9 @@ static void start(rank *r)
         r->ctx->epochs.membership = &council;
         add_tensors(r);
         r->status = r->status == MSDU_OK ? msdu_start(r->ctx) : r->status;
+        if (r->status == MSDU_OK && r->job->looks) {
+            look(r, &r->held_after); /* of one that joins: what it was given */
+        }
     }
 }
 
@@ -114,6 +159,8 @@ static bool has_changed(rank *r)
     if (has && r->regrouped++ == 0) {
         memcpy(r->left, r->before, sizeof(r->left));
         memcpy(r->after, r->parameter, sizeof(r->after));
+        r->held_left = r->held_before;
+        look(r, &r->held_after);
     }
     r->status = has ? MSDU_OK : r->status;
     return has;
@@ -137,6 +184,9 @@ static bool train_step(rank *r, uint64_t step)
 {
     bool dies = r->number == r->job->dies && (int)step == r->job->dies_at;
     rest_ms(1);
+    if (r->job->looks) {
+        look(r, &r->held_before);
+    }
     for (uint64_t i = 0; i < ELEMENTS; i++) {
         r->gradient[i] = r->parameter[i] - target(r->number, i);
     }
@@ -342,6 +392,104 @@ START_TEST(local_steps_of_the_others_are_kept)
 }
 END_TEST
 
+/* Of gradients: the next contributions have it. What a round that failed left out does not count.
+ */
+START_TEST(held_back_gradients_are_sent_later)
+{
+    job j = fixed(4);
+    j.config.wire = "int4";
+    j.config.domain = "gradient";
+    j.config.overlap = "blocking";
+    j.looks = true;
+    j.dies = 1;
+    j.dies_at = 20;
+    rank *ranks = run(&j);
+    for (int i = 0; i < 4; i++) {
+        const held *was = &ranks[i].held_left;
+        const held *is = &ranks[i].held_after;
+        double sum = 0;
+        for (uint64_t k = 0; i != 1 && k < ELEMENTS; k++) {
+            sum += fabs((double)was->own[k]) + fabs((double)was->mean[k]);
+            ck_assert(is->own[k] == was->own[k] + 3 * was->mean[k]);
+            ck_assert(is->mean[k] == 0);
+        }
+        ck_assert(i == 1 || sum > 0);
+        if (i != 1) {
+            check_well(&ranks[i], 3);
+            check_alike(&ranks[0], &ranks[i], 0);
+        }
+    }
+    free(ranks);
+}
+END_TEST
+
+/* Of pseudo-gradients: the mean of parameters has it, where a rank was lost or joins. */
+START_TEST(held_back_steps_get_into_parameters)
+{
+    job j = fixed(4);
+    j.config.wire = "int2";
+    j.config.interval_steps = 3;
+    j.config.domain = "parameter";
+    j.config.overlap = "blocking";
+    j.looks = true;
+    j.dies = _i == 0 ? 1 : -1;
+    j.dies_at = 20;
+    j.joins = _i == 0 ? 0 : 1;
+    j.joins_at = 10;
+    int old = _i == 0 ? 3 : 4;
+    rank *ranks = run(&j);
+    static double mean[ELEMENTS];
+    memset(mean, 0, sizeof(mean));
+    double sum = 0;
+    for (int i = 0; i < 4; i++) {
+        const held *was = &ranks[i].held_left;
+        for (uint64_t k = 0; i != j.dies && k < ELEMENTS; k++) {
+            double back = was->scale * ((double)was->own[k] / 4 + (double)was->mean[k]);
+            mean[k] += (double)ranks[i].left[k] / old - back;
+            sum += fabs(back);
+            ck_assert(ranks[i].held_after.own[k] == 0);
+        }
+        if (i != j.dies) {
+            check_well(&ranks[i], old + j.joins);
+            ck_assert_mem_eq(ranks[i].after, ranks[0].after, sizeof(ranks[i].after));
+        }
+    }
+    ck_assert_double_gt(sum / ELEMENTS, 1e-4);
+    check_near(ranks[0].after, mean, 1e-5);
+    free(ranks);
+}
+END_TEST
+
+START_TEST(outer_momentum_goes_on)
+{
+    job j = fixed(3);
+    j.config.interval_steps = 2;
+    j.config.correct = "outer";
+    j.config.overlap = "blocking";
+    j.looks = true;
+    j.dies = _i == 0 ? 1 : -1;
+    j.dies_at = 20;
+    j.joins = _i;
+    j.joins_at = 10;
+    rank *ranks = run(&j);
+    double sum = 0;
+    for (int i = 0; i < 3 + j.joins; i++) {
+        if (i == j.dies) {
+            continue;
+        }
+        check_well(&ranks[i], _i == 0 ? 2 : 4);
+        check_alike(&ranks[0], &ranks[i], STEPS);
+        const held *should = _i == 0 ? &ranks[0].held_left : &ranks[0].held_after;
+        for (uint64_t k = 0; k < ELEMENTS; k++) {
+            sum += fabs((double)should->momentum[k]);
+            ck_assert(ranks[i].held_after.momentum[k] == should->momentum[k]);
+        }
+    }
+    ck_assert_double_gt(sum / ELEMENTS, 1e-4);
+    free(ranks);
+}
+END_TEST
+
 START_TEST(a_rank_joins)
 {
     static const char *const settings[] = {"", "interval_steps = 6\n", "uneven = clock\n"};
@@ -434,6 +582,9 @@ int main(void)
 
     tcase_add_loop_test(tcase, exact_training_goes_on_without_a_rank, 0, 4);
     tcase_add_loop_test(tcase, local_steps_of_the_others_are_kept, 0, 3);
+    tcase_add_test(tcase, held_back_gradients_are_sent_later);
+    tcase_add_loop_test(tcase, held_back_steps_get_into_parameters, 0, 2);
+    tcase_add_loop_test(tcase, outer_momentum_goes_on, 0, 2);
     tcase_add_loop_test(tcase, a_rank_joins, 0, 3);
     tcase_add_test(tcase, down_to_one_and_up_again);
     tcase_add_test(tcase, too_few_are_left);

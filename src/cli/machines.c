@@ -27,16 +27,7 @@ typedef struct reader {
     size_t why_bytes;
 } reader;
 
-static bool refuse(reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool refuse(reader *r, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it has just been started */
-    vsnprintf(r->why, r->why_bytes, format, args);
-    va_end(args);
-    return false;
-}
+#define refuse(r, ...) msdu__json_refuse((r)->why, (r)->why_bytes, __VA_ARGS__)
 
 /* --- members --- */
 
@@ -300,33 +291,27 @@ bool msdu__machines_parse(const char *text, size_t bytes, msdu__machines *out, c
                           size_t why_bytes)
 {
     reader r = {.out = out, .why = why, .why_bytes = why_bytes};
-    const char *end = text;
     *out = (msdu__machines){.list = NULL};
-    cJSON *root = cJSON_ParseWithLengthOpts(text, bytes, &end, 0);
-    if (root == NULL) {
-        return refuse(&r, "no JSON: line %u", msdu__json_line(text, end));
+    out->tree = msdu__json_parse(text, bytes, why, why_bytes);
+    if (out->tree == NULL) {
+        return false;
     }
-    out->tree = root;
-    if (!read_tree(&r, root)) {
+    if (!read_tree(&r, out->tree)) {
         msdu__machines_free(out);
         return false;
     }
     return true;
 }
 
+static bool parse(const char *text, size_t bytes, void *out, char *why, size_t why_bytes)
+{
+    return msdu__machines_parse(text, bytes, out, why, why_bytes);
+}
+
 bool msdu__machines_read(const char *path, msdu__machines *out, char *why, size_t why_bytes)
 {
-    reader r = {.out = out, .why = why, .why_bytes = why_bytes};
-    char cause[512] = "";
-    size_t bytes = 0;
     *out = (msdu__machines){.list = NULL};
-    char *text = msdu__json_load(path, "list of machines", &bytes, why, why_bytes);
-    if (text == NULL) {
-        return false;
-    }
-    bool is_read = msdu__machines_parse(text, bytes, out, cause, sizeof(cause));
-    free(text);
-    return is_read || refuse(&r, "%s: %s", path, cause);
+    return msdu__json_read(path, "list of machines", parse, out, why, why_bytes);
 }
 
 void msdu__machines_free(msdu__machines *machines)

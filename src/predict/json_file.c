@@ -1,13 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of JSON, before they are parsed. */
+/* Files of JSON: found, loaded, parsed, and refused in one line. */
 #include "json_file.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+bool msdu__json_refuse(char *why, size_t why_bytes, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it has just been started */
+    vsnprintf(why, why_bytes, format, args);
+    va_end(args);
+    return false;
+}
+
+/* The whole file, to be freed; it has no zero at its end. */
 static char *load(const char *path, const char *what, FILE *file, size_t *bytes_out, char *why,
                   size_t why_bytes)
 {
@@ -31,24 +44,41 @@ static char *load(const char *path, const char *what, FILE *file, size_t *bytes_
     return text;
 }
 
-char *msdu__json_load(const char *path, const char *what, size_t *bytes_out, char *why,
-                      size_t why_bytes)
+bool msdu__json_read(const char *path, const char *what, msdu__json_reader reader, void *out,
+                     char *why, size_t why_bytes)
 {
+    char cause[512] = "";
+    size_t bytes = 0;
     FILE *file = fopen(path, "rbe");
     if (file == NULL) {
-        snprintf(why, why_bytes, "%s: %s", path, strerror(errno));
-        return NULL;
+        return msdu__json_refuse(why, why_bytes, "%s: %s", path, strerror(errno));
     }
-    char *text = load(path, what, file, bytes_out, why, why_bytes);
+    char *text = load(path, what, file, &bytes, why, why_bytes);
     (void)fclose(file);
-    return text;
+    if (text == NULL) {
+        return false;
+    }
+    bool is_read = reader(text, bytes, out, cause, sizeof(cause));
+    free(text);
+    return is_read || msdu__json_refuse(why, why_bytes, "%s: %s", path, cause);
 }
 
-unsigned msdu__json_line(const char *text, const char *end)
+/* Number of the line in which `end` stands. */
+static unsigned line_of(const char *text, const char *end)
 {
     unsigned line = 1;
     for (; text < end; text++) {
         line += *text == '\n' ? 1 : 0;
     }
     return line;
+}
+
+cJSON *msdu__json_parse(const char *text, size_t bytes, char *why, size_t why_bytes)
+{
+    const char *end = text;
+    cJSON *root = cJSON_ParseWithLengthOpts(text, bytes, &end, 0);
+    if (root == NULL) {
+        (void)msdu__json_refuse(why, why_bytes, "no JSON: line %u", line_of(text, end));
+    }
+    return root;
 }

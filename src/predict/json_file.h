@@ -1,17 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of JSON, before they are parsed. */
+/* Files of JSON: found, loaded, parsed, and refused in one line. */
 #ifndef MSDU_PREDICT_JSON_FILE_H
 #define MSDU_PREDICT_JSON_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define MSDU__JSON_FILE_MAX (16U << 20) /* bytes; larger files are refused unread */
 
-/* The whole file, to be freed; it has no zero at its end. NULL: why holds one line, which says that
- * a file too large is no `what`. */
-char *msdu__json_load(const char *path, const char *what, size_t *bytes_out, char *why,
-                      size_t why_bytes);
-/* Number of the line in which `end` stands. */
-unsigned msdu__json_line(const char *text, const char *end);
+struct cJSON;
+
+/* A text becomes what `out` points at; false: why holds one line. */
+typedef bool (*msdu__json_reader)(const char *text, size_t bytes, void *out, char *why,
+                                  size_t why_bytes);
+
+/* Read a file by a reader, whose line is put behind the file's name. False: why holds one line,
+ * which says of a file too large that it is no `what`. */
+bool msdu__json_read(const char *path, const char *what, msdu__json_reader reader, void *out,
+                     char *why, size_t why_bytes);
+/* To be freed by cJSON_Delete(); NULL: why holds one line. */
+struct cJSON *msdu__json_parse(const char *text, size_t bytes, char *why, size_t why_bytes);
+/* why <- the formatted line; false. */
+bool msdu__json_refuse(char *why, size_t why_bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

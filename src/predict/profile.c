@@ -26,16 +26,7 @@ typedef struct reader {
     size_t why_bytes;
 } reader;
 
-static bool refuse(reader *r, const char *format, ...) MSDU_PRINTF(2, 3);
-static bool refuse(reader *r, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it has just been started */
-    vsnprintf(r->why, r->why_bytes, format, args);
-    va_end(args);
-    return false;
-}
+#define refuse(r, ...) msdu__json_refuse((r)->why, (r)->why_bytes, __VA_ARGS__)
 
 /* --- members --- */
 
@@ -321,33 +312,27 @@ bool msdu__profile_parse(const char *text, size_t bytes, msdu__profile *out, cha
                          size_t why_bytes)
 {
     reader r = {.out = out, .dtype = MSDU_FLOAT32, .why = why, .why_bytes = why_bytes};
-    const char *end = text;
     *out = (msdu__profile){.name = NULL};
-    cJSON *root = cJSON_ParseWithLengthOpts(text, bytes, &end, 0);
-    if (root == NULL) {
-        return refuse(&r, "no JSON: line %u", msdu__json_line(text, end));
+    out->tree = msdu__json_parse(text, bytes, why, why_bytes);
+    if (out->tree == NULL) {
+        return false;
     }
-    out->tree = root;
-    if (!read_tree(&r, root)) {
+    if (!read_tree(&r, out->tree)) {
         msdu__profile_free(out);
         return false;
     }
     return true;
 }
 
+static bool parse(const char *text, size_t bytes, void *out, char *why, size_t why_bytes)
+{
+    return msdu__profile_parse(text, bytes, out, why, why_bytes);
+}
+
 bool msdu__profile_read(const char *path, msdu__profile *out, char *why, size_t why_bytes)
 {
-    reader r = {.out = out, .why = why, .why_bytes = why_bytes};
-    char cause[512] = "";
-    size_t bytes = 0;
     *out = (msdu__profile){.name = NULL};
-    char *text = msdu__json_load(path, "profile", &bytes, why, why_bytes);
-    if (text == NULL) {
-        return false;
-    }
-    bool is_read = msdu__profile_parse(text, bytes, out, cause, sizeof(cause));
-    free(text);
-    return is_read || refuse(&r, "%s: %s", path, cause);
+    return msdu__json_read(path, "profile", parse, out, why, why_bytes);
 }
 
 void msdu__profile_free(msdu__profile *profile)

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define INPUT_MAX_BYTES 65536
-#define MUTATIONS       4000 /* of each file: a second or less */
+#define MUTATED_BYTES   1500000 /* read, of each file's mutations: a second or less */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -83,13 +83,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 #ifdef FUZZ_CORPUS_RUN
 int main(int argc, char **argv)
 {
-    static uint8_t data[INPUT_MAX_BYTES];
-    for (int i = 1; i < argc; i++) {
-        size_t bytes = fuzz_read(argv[i], data, sizeof(data));
-        (void)LLVMFuzzerTestOneInput(data, bytes);
-        fuzz_mutations(LLVMFuzzerTestOneInput, data, bytes, (uint64_t)i, MUTATIONS);
-    }
-    printf("%d inputs and their mutations\n", argc - 1);
-    return argc > 1 ? 0 : 1;
+    return fuzz_corpus(LLVMFuzzerTestOneInput, argc, argv, 0, MUTATED_BYTES);
 }
 #endif

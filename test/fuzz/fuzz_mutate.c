@@ -8,6 +8,7 @@
 
 #include "random.h"
 
+#define INPUT_BYTES  65536
 #define CHANGES_MOST 6
 #define PIECE_MOST   64
 #define GROWTH       (CHANGES_MOST * PIECE_MOST)
@@ -128,7 +129,17 @@ void fuzz_mutations(fuzz_target target, const uint8_t *data, size_t bytes, uint6
     free(t.data);
 }
 
-size_t fuzz_read(const char *path, uint8_t *data, size_t most)
+char *fuzz_copy(const uint8_t *data, size_t bytes)
+{
+    char *copy = malloc(bytes > 0 ? bytes : 1);
+    if (copy == NULL) {
+        abort();
+    }
+    memcpy(copy, data, bytes);
+    return copy;
+}
+
+static size_t read_file(const char *path, uint8_t *data, size_t most)
 {
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
@@ -138,4 +149,19 @@ size_t fuzz_read(const char *path, uint8_t *data, size_t most)
     size_t bytes = fread(data, 1, most, file);
     (void)fclose(file);
     return bytes;
+}
+
+int fuzz_corpus(fuzz_target target, int argc, char **argv, size_t beginnings, size_t mutated)
+{
+    static uint8_t data[INPUT_BYTES];
+    for (int i = 1; i < argc; i++) {
+        size_t bytes = read_file(argv[i], data, sizeof(data));
+        size_t length = bytes > beginnings ? bytes - beginnings : 0;
+        for (; length <= bytes; length++) {
+            (void)target(data, length);
+        }
+        fuzz_mutations(target, data, bytes, (uint64_t)i, (uint32_t)(mutated / (bytes + 100)));
+    }
+    printf("%d inputs and their mutations\n", argc - 1);
+    return argc > 1 ? 0 : 1;
 }

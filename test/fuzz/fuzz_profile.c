@@ -8,7 +8,6 @@
 #include "predict/profile.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,12 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     msdu__profile p;
     char why[128] = "";
-    /* a copy of exactly this size, so that a sanitizer sees every byte read past it */
-    char *text = malloc(bytes > 0 ? bytes : 1);
-    if (text == NULL) {
-        return 0;
-    }
-    memcpy(text, data, bytes);
+    char *text = fuzz_copy(data, bytes);
     if (msdu__profile_parse(text, bytes, &p, why, sizeof(why))) {
         check_read(&p);
     } else if (why[0] == '\0' || strchr(why, '\n') != NULL || p.layers != NULL) {
@@ -63,17 +57,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 #ifdef FUZZ_CORPUS_RUN
 int main(int argc, char **argv)
 {
-    static uint8_t data[65536];
-    for (int i = 1; i < argc; i++) {
-        size_t bytes = fuzz_read(argv[i], data, sizeof(data));
-        for (size_t length = bytes > BEGINNINGS ? bytes - BEGINNINGS : 0; length <= bytes;
-             length++) {
-            (void)LLVMFuzzerTestOneInput(data, length);
-        }
-        fuzz_mutations(LLVMFuzzerTestOneInput, data, bytes, (uint64_t)i,
-                       (uint32_t)(MUTATED_BYTES / (bytes + 100)));
-    }
-    printf("%d inputs and their mutations\n", argc - 1);
-    return argc > 1 ? 0 : 1;
+    return fuzz_corpus(LLVMFuzzerTestOneInput, argc, argv, BEGINNINGS, MUTATED_BYTES);
 }
 #endif

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Short words for a newcomer; each sets up what it needs, then calls CMake.
 JOBS ?= $(shell nproc)
+TEST_JOBS ?= $(shell echo $$(($$(nproc) * 3 / 2))) # tests wait for each other's ranks half of the time
 PREFIX ?= /usr/local
 GLOO ?= ON
 OPTIONS ?= -DMSDU_WITH_GLOO=$(GLOO)
@@ -18,7 +19,7 @@ test: ## build and run all tests
 	scripts/setup.sh test
 	cmake --preset release $(OPTIONS) -DMSDU_BUILD_TESTS=ON
 	cmake --build build -j $(JOBS)
-	ctest --test-dir build -j $(JOBS) --output-on-failure
+	ctest --test-dir build -j $(TEST_JOBS) --output-on-failure
 
 demo: ## train on real data with 4 ranks, three ways, and compare
 	scripts/setup.sh demo
@@ -42,7 +43,7 @@ asan tsan: ## all tests under address and undefined, or thread sanitizer
 	scripts/setup.sh test
 	cmake --preset $@ $(OPTIONS)
 	cmake --build build/$@ -j $(JOBS)
-	ctest --test-dir build/$@ -j $(JOBS) --output-on-failure
+	ctest --test-dir build/$@ -j $(TEST_JOBS) --output-on-failure
 
 settings: ## what is made from src/config/settings.inc
 	python3 doc/settings_table.py src/config/settings.inc include/msdu/config.h

@@ -54,6 +54,11 @@ typedef struct msdu__vec_real {
 } msdu__vec_real;
 
 /* Sums of a block's magnitudes, for the fit of two levels (wire/int2.c). */
+typedef struct msdu__vec_moments {
+    double sum;
+    double sum_sq;
+} msdu__vec_moments;
+
 typedef struct msdu__vec_split {
     double sum;   /* of magnitudes at or above the threshold */
     double count; /* of such elements */
@@ -67,13 +72,14 @@ typedef struct msdu__vec_split {
  */
 typedef struct msdu__vec_wire {
     void (*add)(float *x, const float *y, uint64_t count); /* x += y */
-    /* x += y, within +-FLT_MAX; NaN stays. */
-    void (*add_clamped)(float *x, const float *y, uint64_t count);
+    /* x += y, within +-FLT_MAX. True: y has no NaN and no infinity; then *largest_out is the
+     * largest magnitude of x. */
+    bool (*add_clamped)(float *x, const float *y, uint64_t count, float *largest_out);
     /* out = x within +-limit; NaN and infinity stay. */
     void (*clamp)(const float *x, float limit, float *out, uint64_t count);
-    bool (*is_finite)(const float *x, uint64_t count); /* no NaN, no infinity */
-    float (*absmax)(const float *x, uint64_t count);   /* NaN is passed over */
-    double (*abssum)(const float *x, uint64_t count);
+    /* The largest magnitude, where NaN is passed over. True: no NaN, no infinity. */
+    bool (*absmax)(const float *x, uint64_t count, float *largest_out);
+    msdu__vec_moments (*moments)(const float *x, uint64_t count);
     msdu__vec_split (*split)(const float *x, float threshold, uint64_t count);
     /* Codes round(x * inverse), half to even, within +-127 or +-7, stored with an offset of 128 or
      * 8. NaN becomes the lowest code. */
@@ -84,12 +90,17 @@ typedef struct msdu__vec_wire {
     void (*decode8)(const void *codes, float scale, float *value, uint64_t count);
     void (*decode4)(const void *codes, float scale, float *value, uint64_t count);
     void (*decode2)(const void *codes, float inner, float outer, float *value, uint64_t count);
+    /* x += what those codes are decoded to; with negative scale or levels, x -= that. */
+    void (*add8)(const void *codes, float scale, float *x, uint64_t count);
+    void (*add4)(const void *codes, float scale, float *x, uint64_t count);
+    void (*add2)(const void *codes, float inner, float outer, float *x, uint64_t count);
     /* The largest number of 5 mantissa bits that at least `wanted` magnitudes reach, if it is above
      * a quarter of `largest`; else 0, or less than that. x is finite, and `largest` its absmax. */
     float (*nth)(const float *x, uint64_t wanted, float largest, uint64_t count);
     /* The first ceil(count / 8) elements of magnitude at or above the threshold, as wire/sparse.c
-     * says. */
-    void (*encode_sparse)(const float *x, float threshold, void *codes, uint64_t count);
+     * says. left, which may be x: NULL, or left -= those, each as +-magnitude. */
+    void (*encode_sparse)(const float *x, float threshold, void *codes, uint64_t count, float *left,
+                          float magnitude);
     /* x += those, each as +-magnitude. Any bytes are good: nothing beyond count is touched. */
     void (*add_sparse)(const void *codes, float magnitude, float *x, uint64_t count);
 } msdu__vec_wire;

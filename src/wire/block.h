@@ -20,10 +20,13 @@
 typedef struct msdu__codec {
     uint32_t bits; /* of a code; 0: bytes() says how many bytes count codes take */
     uint64_t (*bytes)(uint64_t count);
-    /* The header of a block of finite values: its scale, never MSDU__BLOCK_BAD. NULL: no header. */
-    uint16_t (*fit)(const msdu__vec *vec, const float *x, uint64_t count);
+    /* The header of a block of finite values, of which the largest magnitude is known: its scale,
+     * never MSDU__BLOCK_BAD. NULL: no header. */
+    uint16_t (*fit)(const msdu__vec *vec, const float *x, uint64_t count, float largest);
     void (*encode)(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
                    uint64_t count);
+    /* NULL, or encode, then x -= decoded, where that is less work at once. */
+    void (*take)(const msdu__vec *vec, uint16_t header, float *x, void *codes, uint64_t count);
     void (*decode)(const msdu__vec *vec, uint16_t header, const void *codes, float *value,
                    uint64_t count);
     /* NULL, or sum += sign * decoded, where that is less work; a format without `bits` has it,

@@ -10,9 +10,12 @@
 
 #define LEVELS 127.0F
 
-static uint16_t fit(const msdu__vec *vec, const float *x, uint64_t count)
+static uint16_t fit(const msdu__vec *vec, const float *x, uint64_t count, float largest)
 {
-    return msdu__block_scale_fit(vec->wire->absmax(x, count), LEVELS);
+    (void)vec;
+    (void)x;
+    (void)count;
+    return msdu__block_scale_fit(largest, LEVELS);
 }
 
 static void quantize(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
@@ -28,7 +31,14 @@ static void dequantize(const msdu__vec *vec, uint16_t header, const void *codes,
     vec->wire->decode8(codes, msdu__block_scale(header), value, count);
 }
 
-static const msdu__codec codec = {.bits = 8, .fit = fit, .encode = quantize, .decode = dequantize};
+static void add(const msdu__vec *vec, uint16_t header, const void *codes, float *sum,
+                uint64_t count, float sign)
+{
+    vec->wire->add8(codes, sign * msdu__block_scale(header), sum, count);
+}
+
+static const msdu__codec codec = {
+    .bits = 8, .fit = fit, .encode = quantize, .decode = dequantize, .add = add};
 
 const msdu__wire msdu__wire_int8 = {
     .name = "int8",

@@ -30,9 +30,8 @@
 #define SHARE     8     /* one of so many is sent */
 #define LEAST_CUT 0.25F /* threshold, relative to the largest; nth() knows it too */
 
-static uint16_t fit(const msdu__vec *vec, const float *x, uint64_t count)
+static uint16_t fit(const msdu__vec *vec, const float *x, uint64_t count, float largest)
 {
-    const float largest = vec->wire->absmax(x, count);
     const float nth = vec->wire->nth(x, (count + SHARE - 1) / SHARE, largest, count);
     const float cut = LEAST_CUT * largest;
     const float threshold = cut > nth ? cut : nth;
@@ -48,7 +47,13 @@ static uint64_t bytes(uint64_t count)
 static void quantize(const msdu__vec *vec, uint16_t header, const float *x, void *codes,
                      uint64_t count)
 {
-    vec->wire->encode_sparse(x, 0.5F * msdu__block_scale(header), codes, count);
+    vec->wire->encode_sparse(x, 0.5F * msdu__block_scale(header), codes, count, NULL, 0.0F);
+}
+
+static void take(const msdu__vec *vec, uint16_t header, float *x, void *codes, uint64_t count)
+{
+    const float magnitude = msdu__block_scale(header);
+    vec->wire->encode_sparse(x, 0.5F * magnitude, codes, count, x, magnitude);
 }
 
 static void add(const msdu__vec *vec, uint16_t header, const void *codes, float *sum,
@@ -68,7 +73,7 @@ static void dequantize(const msdu__vec *vec, uint16_t header, const void *codes,
 }
 
 static const msdu__codec codec = {
-    .bytes = bytes, .fit = fit, .encode = quantize, .decode = dequantize, .add = add};
+    .bytes = bytes, .fit = fit, .encode = quantize, .take = take, .decode = dequantize, .add = add};
 
 const msdu__wire msdu__wire_sparse = {
     .name = "sparse",

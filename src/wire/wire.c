@@ -80,19 +80,23 @@ typedef struct walk {
     const msdu__vec *vec;
 } walk;
 
-/* x -= decoded */
-static void subtract_decoded(const walk *w, uint16_t header, const unsigned char *codes, float *x,
-                             uint64_t count)
+/* sum += sign * decoded */
+static void add_decoded(const walk *w, uint16_t header, const unsigned char *codes, float *sum,
+                        uint64_t count, float sign)
 {
     float decoded[PIECE];
     if (w->codec->add != NULL) {
-        w->codec->add(w->vec, header, codes, x, count, -1.0F);
+        w->codec->add(w->vec, header, codes, sum, count, sign);
         return;
     }
     for (uint64_t done = 0; done < count; done += PIECE) {
         const uint64_t n = minimum(count - done, PIECE);
         w->codec->decode(w->vec, header, codes + code_bytes(w->codec, done), decoded, n);
-        w->vec->real[0]->subtract(x + done, decoded, n);
+        if (sign < 0.0F) {
+            w->vec->real[0]->subtract(sum + done, decoded, n);
+        } else {
+            w->vec->wire->add(sum + done, decoded, n);
+        }
     }
 }
 
@@ -113,22 +117,29 @@ static uint64_t encode_block(const walk *w, const float *value, float *residual,
 {
     const msdu__codec *codec = w->codec;
     const uint64_t bytes = header_bytes(codec) + code_bytes(codec, count);
-    const float *x = value;
-    if (codec->fit != NULL && !w->vec->wire->is_finite(value, count)) {
+    float largest = 0.0F;
+    bool is_finite = true;
+    if (residual != NULL) {
+        /* The sum lives in the residual's place: no copy, and what is lost remains there. */
+        is_finite = w->vec->wire->add_clamped(residual, value, count, &largest);
+    } else if (codec->fit != NULL) {
+        is_finite = w->vec->wire->absmax(value, count, &largest);
+    }
+    if (codec->fit != NULL && !is_finite) {
         encode_bad(residual, count, out, bytes);
         return bytes;
     }
-    if (residual != NULL) {
-        /* The sum lives in the residual's place: no copy, and what is lost remains there. */
-        w->vec->wire->add_clamped(residual, value, count);
-        x = residual;
-    }
-    const uint16_t header = codec->fit != NULL ? codec->fit(w->vec, x, count) : 0;
+    const float *x = residual != NULL ? residual : value;
+    const uint16_t header = codec->fit != NULL ? codec->fit(w->vec, x, count, largest) : 0;
     unsigned char *codes = out + header_bytes(codec);
     memcpy(out, &header, header_bytes(codec));
+    if (residual != NULL && codec->take != NULL) {
+        codec->take(w->vec, header, residual, codes, count);
+        return bytes;
+    }
     codec->encode(w->vec, header, x, codes, count);
     if (residual != NULL) {
-        subtract_decoded(w, header, codes, residual, count);
+        add_decoded(w, header, codes, residual, count, -1.0F);
     }
     return bytes;
 }
@@ -163,21 +174,6 @@ static uint16_t read_header(const msdu__codec *codec, const unsigned char **in)
     return header;
 }
 
-static void add_decoded(const walk *w, uint16_t header, const unsigned char *codes, float *sum,
-                        uint64_t count)
-{
-    float decoded[PIECE];
-    if (w->codec->add != NULL) {
-        w->codec->add(w->vec, header, codes, sum, count, 1.0F);
-        return;
-    }
-    for (uint64_t done = 0; done < count; done += PIECE) {
-        const uint64_t n = minimum(count - done, PIECE);
-        w->codec->decode(w->vec, header, codes + code_bytes(w->codec, done), decoded, n);
-        w->vec->wire->add(sum + done, decoded, n);
-    }
-}
-
 void msdu__wire_decode_add(const msdu__wire *wire, const void *in, uint64_t count, uint32_t block,
                            float *sum)
 {
@@ -187,7 +183,7 @@ void msdu__wire_decode_add(const msdu__wire *wire, const void *in, uint64_t coun
     for (uint64_t done = 0; done < count; done += block) {
         const uint64_t n = minimum(count - done, block);
         const uint16_t header = read_header(codec, &bytes);
-        add_decoded(&w, header, bytes, sum + done, n);
+        add_decoded(&w, header, bytes, sum + done, n, 1.0F);
         bytes += code_bytes(codec, n);
     }
 }

@@ -33,9 +33,10 @@ typedef struct coded {
     float value[3][MOST];
     float clamped[MOST];
     float added[MOST];
-    float absmax;
-    double abssum;
-    double split[2];
+    float sums[3][MOST]; /* x + codes - codes */
+    float largest[2];
+    msdu__vec_moments moments;
+    msdu__vec_split split;
 } coded;
 
 static void run_wire(const msdu__vec_wire *wire, const float *x, uint64_t count, coded *out)
@@ -49,12 +50,18 @@ static void run_wire(const msdu__vec_wire *wire, const float *x, uint64_t count,
     wire->decode2(out->codes[2], 0.25F, 1.5F, out->value[2], count);
     wire->clamp(x, 1.0F, out->clamped, count);
     wire->add(out->added, x, count);
-    wire->add_clamped(out->added, x, count);
-    out->absmax = wire->absmax(x, count);
-    const msdu__vec_split split = wire->split(x, 0.5F, count);
-    out->abssum = wire->abssum(x, count);
-    out->split[0] = split.sum;
-    out->split[1] = split.count;
+    if (!wire->add_clamped(out->added, x, count, &out->largest[0])) {
+        out->largest[0] = 0.0F; /* not told then */
+    }
+    (void)wire->absmax(x, count, &out->largest[1]);
+    out->split = wire->split(x, 0.5F, count);
+    out->moments = wire->moments(x, count);
+    for (int i = 0; i < 3; i++) {
+        memcpy(out->sums[i], x, count * sizeof(*x));
+    }
+    wire->add8(out->codes[0], 1.0F / 37.0F, out->sums[0], count);
+    wire->add4(out->codes[1], 1.0F / 3.0F, out->sums[1], count);
+    wire->add2(out->codes[2], -0.25F, -1.5F, out->sums[2], count);
 }
 
 START_TEST(every_variant_of_the_wire_loops_gives_the_same_bits)
@@ -87,7 +94,10 @@ START_TEST(codes_decode_to_the_nearest_level)
     for (size_t c = 0; c < COUNTS; c++) {
         run_wire(msdu__vec_variant((uint32_t)_i)->wire, values, counts[c], &out);
         double sum = 0.0;
+        double squares = 0.0;
         double high = 0.0;
+        double count = 0.0;
+        float largest = 0.0F;
         int wrong = 0;
         for (uint64_t i = 0; i < counts[c]; i++) {
             const float x = values[i];
@@ -98,12 +108,21 @@ START_TEST(codes_decode_to_the_nearest_level)
             wrong += out.value[2][i] != copysignf(fabsf(x) >= 0.5F ? 1.5F : 0.25F, x);
             wrong += out.clamped[i] != fminf(fmaxf(x, -1.0F), 1.0F);
             wrong += out.added[i] != x + x;
+            wrong += out.sums[0][i] != x + out.value[0][i];
+            wrong += out.sums[1][i] != x + out.value[1][i];
+            wrong += out.sums[2][i] != x - out.value[2][i];
+            largest = fmaxf(largest, fabsf(x));
+            squares += (double)x * (double)x;
+            count += fabsf(x) >= 0.5F ? 1.0 : 0.0;
             sum += fabs((double)x);
             high += fabsf(x) >= 0.5F ? fabs((double)x) : 0.0;
         }
         ck_assert_int_eq(wrong, 0);
-        ck_assert_double_eq_tol(out.abssum, sum, 1e-12 * (1.0 + sum));
-        ck_assert_double_eq_tol(out.split[0], high, 1e-12 * (1.0 + sum));
+        ck_assert(out.largest[0] == 2.0F * largest && out.largest[1] == largest);
+        ck_assert_double_eq_tol(out.moments.sum, sum, 1e-12 * (1.0 + sum));
+        ck_assert_double_eq_tol(out.moments.sum_sq, squares, 1e-12 * (1.0 + squares));
+        ck_assert_double_eq_tol(out.split.sum, high, 1e-6 * (1.0 + sum)); /* sums of floats */
+        ck_assert(out.split.count == count);
     }
 }
 END_TEST
@@ -120,7 +139,12 @@ START_TEST(a_bad_value_is_found_wherever_it_is_and_not_cut)
     for (uint64_t at = 0; at < 100; at++) {
         const float was = x[at];
         x[at] = bad[at % 3];
-        ck_assert(wire->is_finite(x, at) && !wire->is_finite(x, at + 1));
+        float largest = 0.0F;
+        float added[100] = {0};
+        ck_assert(wire->absmax(x, at, &largest) && !wire->absmax(x, at + 1, &largest));
+        ck_assert(at == 0 || largest >= FLT_MAX);
+        ck_assert(wire->add_clamped(added, x, at, &largest));
+        ck_assert(!wire->add_clamped(added, x, at + 1, &largest));
         wire->clamp(x, 2.0F, cut, 100);
         ck_assert(at % 3 == 0 ? isnan(cut[at]) : cut[at] == x[at]);
         ck_assert(cut[(at + 1) % 100] == copysignf(2.0F, x[(at + 1) % 100]));

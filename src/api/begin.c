@@ -163,7 +163,10 @@ msdu_status msdu__context_begin(msdu_ctx *ctx)
     if (status != MSDU_OK) {
         msdu__handover_fail_last(&ctx->hand, status);
     } else if (goes_on_local(ctx)) {
+        /* the trainer is in the middle of a step, and may change parameters at once: anchors first
+         */
         msdu__step_start_local(&ctx->caller, &ctx->epochs.carried.decision);
+        status = msdu__caller_wait_free(&ctx->caller, MSDU_ALL_TENSORS, MSDU_PARAMETER);
     } else {
         msdu__step_start(&ctx->caller);
     }

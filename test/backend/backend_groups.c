@@ -8,6 +8,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define GROUP_LANES 2
 
@@ -162,6 +165,24 @@ static bool waits_for_lazy(struct rank *me)
     return rank_expect(me, status, MSDU_ERR_TIMEOUT, "rank 3 did not reach");
 }
 
+/* Connections that a process may not open are counted before, and the others are told. */
+static bool runs_out_of_descriptors(struct rank *me)
+{
+    static const int32_t together[WORLD_RANKS_MAX] = {0};
+    struct rlimit limit;
+    if (strcmp(me->backend->name, "gloo") != 0) {
+        return true;
+    }
+    RANK_CHECK(me, getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    if (me->index == 1) {
+        limit.rlim_cur = (rlim_t)dup(0) + 10;
+        RANK_CHECK(me, setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    }
+    msdu_status status = me->backend->split(me->comm, MSDU_GROUP_HOST, together, GROUP_LANES);
+    return me->index == 1 ? rank_expect(me, status, MSDU_ERR_UNSUPPORTED, "ulimit -n")
+                          : rank_expect(me, status, MSDU_ERR_PEER_LOST, "rank 1");
+}
+
 static bool loses_one(struct rank *me)
 {
     char name[16];
@@ -183,6 +204,7 @@ static const struct group_case {
     {"who is in no group starts nothing there", refuses_strangers, -1, 30000},
     {"ranks of a group that mean different operations are named", disagrees, -1, 2500},
     {"the deadline names the rank of a group that is late", waits_for_lazy, -1, 1000},
+    {"connections that a process may not open are counted", runs_out_of_descriptors, -1, 20000},
     {"a rank of a group that is killed is named", loses_one, 3, 20000},
 };
 

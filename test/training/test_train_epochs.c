@@ -29,6 +29,7 @@ typedef struct held {
     float own[ELEMENTS];  /* held back from its contributions */
     float mean[ELEMENTS]; /* and from the means of its shares */
     float momentum[ELEMENTS];
+    float anchor[ELEMENTS];
     double scale;
 } held;
 
@@ -108,6 +109,7 @@ static void look_at_slice(const rank *r, const msdu__run *run, const msdu__slice
             h->own[to] = run->has_residual ? run->residual[at] : 0;
             h->mean[to] = is_own ? run->owner_residual[at - share] : 0;
             h->momentum[to] = run->momentum != NULL ? ((const float *)run->momentum)[at] : 0;
+            h->anchor[to] = run->anchor != NULL ? ((const float *)run->anchor)[at] : 0;
         }
     }
     h->scale = run->has_residual ? run->scale : h->scale;
@@ -490,6 +492,26 @@ START_TEST(outer_momentum_goes_on)
 }
 END_TEST
 
+/* The trainer may change parameters as soon as it is told: they are the next anchors already. */
+START_TEST(parameters_are_the_trainers_after_a_change)
+{
+    job j = fixed(4);
+    j.config.interval_steps = 3;
+    j.config.overlap = "blocking";
+    j.looks = true;
+    j.dies = 1;
+    j.dies_at = 15 + _i % 5;
+    rank *ranks = run(&j);
+    for (int i = 0; i < 4; i++) {
+        if (i != 1) {
+            check_well(&ranks[i], 3);
+            ck_assert_mem_eq(ranks[i].held_after.anchor, ranks[i].after, sizeof(ranks[i].after));
+        }
+    }
+    free(ranks);
+}
+END_TEST
+
 START_TEST(a_rank_joins)
 {
     static const char *const settings[] = {"", "interval_steps = 6\n", "uneven = clock\n"};
@@ -585,6 +607,7 @@ int main(void)
     tcase_add_test(tcase, held_back_gradients_are_sent_later);
     tcase_add_loop_test(tcase, held_back_steps_get_into_parameters, 0, 2);
     tcase_add_loop_test(tcase, outer_momentum_goes_on, 0, 2);
+    tcase_add_loop_test(tcase, parameters_are_the_trainers_after_a_change, 0, 10);
     tcase_add_loop_test(tcase, a_rank_joins, 0, 3);
     tcase_add_test(tcase, down_to_one_and_up_again);
     tcase_add_test(tcase, too_few_are_left);

@@ -153,6 +153,7 @@ void msdu_comm::connect_lanes(const msdu_host &group, uint32_t first_id, uint32_
         if (device_ == nullptr) {
             device_ = msdu_gloo::make_device(*host, msdu__hub_address(hub_));
         }
+        msdu_gloo::check_descriptors(group, count);
         for (uint32_t lane = 0; lane < count && group.ranks > 1; lane++) {
             auto context = msdu_gloo::make_context(group, hub_, device_, first_id + lane);
             lanes.push_back(std::make_unique<Lane>(group, *this, std::move(context)));

@@ -9,8 +9,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
 #include <utility>
 #include <vector>
+
+#include <sys/resource.h>
 
 #include <gloo/config.h>
 #include <gloo/rendezvous/store.h>
@@ -30,6 +35,7 @@ namespace
 {
 
 constexpr uint64_t kNsPerMs = 1000000;
+constexpr uint64_t kSpareDescriptors = 16; /* that connecting needs for a while */
 constexpr std::chrono::milliseconds kConnectMin(200);
 constexpr uint64_t kCheckSlot = UINT64_C(0x6d73647500000000); /* used once, before all others */
 
@@ -241,6 +247,33 @@ Device make_device(const msdu_host &host, const char *address)
     throw Failure(MSDU_ERR_UNSUPPORTED, "gloo: tls_key, tls_cert and tls_ca are set, but this "
                                         "Gloo was built without its TLS transport");
 #endif
+}
+
+/* Descriptors that this process may still open; where nothing tells, more than anyone needs. */
+uint64_t descriptors_left()
+{
+    struct rlimit limit {
+    };
+    std::error_code problem;
+    const std::filesystem::directory_iterator open("/proc/self/fd", problem);
+    if (problem || getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return UINT64_MAX;
+    }
+    const auto used = static_cast<uint64_t>(std::distance(begin(open), end(open)));
+    return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
+void check_descriptors(const msdu_host &host, uint32_t lanes)
+{
+    const uint64_t needed = lanes * static_cast<uint64_t>(host.ranks - 1) + kSpareDescriptors;
+    const uint64_t left = descriptors_left();
+    if (needed > left) {
+        throw Failure(MSDU_ERR_UNSUPPORTED,
+                      "gloo: connections of " + std::to_string(host.ranks) + " ranks on " +
+                          std::to_string(lanes) + " channels take " + std::to_string(needed) +
+                          " descriptors, and this process may open " + std::to_string(left) +
+                          " more: raise its limit (ulimit -n), or lower setting lanes");
+    }
 }
 
 Context make_context(const msdu_host &host, msdu__hub *hub, Device &device, uint32_t lane)

@@ -52,6 +52,9 @@ class PipeGuard
 /* A device bound to host->interface, or to `address` if there is none; with TLS if set. */
 Device make_device(const msdu_host &host, const char *address);
 
+/* Can this process open the connections of so many channels? A failure says what they take. */
+void check_descriptors(const msdu_host &host, uint32_t lanes);
+
 /* Connect all ranks for one channel, and check through the new connections who is at their ends. */
 Context make_context(const msdu_host &host, msdu__hub *hub, Device &device, uint32_t lane);
 

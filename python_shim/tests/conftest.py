@@ -37,8 +37,11 @@ os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 def on_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks of this test have their tensors in the memory of a stand-in for a GPU."""
     import standin
+    import torch
 
     if standin.folder() is None:
         pytest.skip("the stand-in for NCCL and CUDA was not built beside MSDU_LIBRARY")
+    if torch.version.cuda is not None:
+        pytest.skip(f"torch {torch.__version__} has loaded CUDA's own library before the stand-in")
     for name, value in standin.environment().items():
         monkeypatch.setenv(name, value)

@@ -17,8 +17,8 @@ typedef struct msdu__epochs {
     msdu_epoch now;
     msdu__carried carried;
     msdu__former former; /* of the epoch before, until the next one has what it holds */
-    bool needs_rest; /* it took parameters, and not yet what the trainer shares */
-    uint32_t lost;   /* ranks, so far */
+    bool needs_rest;     /* it took parameters, and not yet what the trainer shares */
+    uint32_t lost;       /* ranks, so far */
     uint32_t joined;
 } msdu__epochs;
 

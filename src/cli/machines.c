@@ -27,7 +27,8 @@ typedef struct reader {
     size_t why_bytes;
 } reader;
 
-#define refuse(r, ...) msdu__json_refuse((r)->why, (r)->why_bytes, __VA_ARGS__)
+/* false, where the reader sees it */
+#define refuse(r, ...) (msdu__json_refuse((r)->why, (r)->why_bytes, __VA_ARGS__), false)
 
 /* --- members --- */
 

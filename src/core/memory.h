@@ -9,8 +9,8 @@
  * are touched on first use only. */
 void *msdu__memory_block(msdu__engine *e, uint64_t bytes);
 void msdu__memory_free(msdu__engine *e);
-/* Take a block of the host's, by its first byte, away from the context: to be freed by free(). NULL:
- * it is none of them. */
+/* Take a block of the host's, by its first byte, away from the context: to be freed by free().
+ * NULL: it is none of them. */
 void *msdu__memory_take(msdu__engine *e, const void *place);
 /* Likewise where the tensors are; freed by msdu__memory_release(), before the group is left. */
 void *msdu__memory_slices(msdu__engine *e, uint64_t bytes);

@@ -10,14 +10,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool msdu__json_refuse(char *why, size_t why_bytes, const char *format, ...)
+void msdu__json_refuse(char *why, size_t why_bytes, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
     /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it has just been started */
     vsnprintf(why, why_bytes, format, args);
     va_end(args);
-    return false;
 }
 
 /* The whole file, to be freed; it has no zero at its end. */
@@ -51,7 +50,8 @@ bool msdu__json_read(const char *path, const char *what, msdu__json_reader reade
     size_t bytes = 0;
     FILE *file = fopen(path, "rbe");
     if (file == NULL) {
-        return msdu__json_refuse(why, why_bytes, "%s: %s", path, strerror(errno));
+        msdu__json_refuse(why, why_bytes, "%s: %s", path, strerror(errno));
+        return false;
     }
     char *text = load(path, what, file, &bytes, why, why_bytes);
     (void)fclose(file);
@@ -60,7 +60,10 @@ bool msdu__json_read(const char *path, const char *what, msdu__json_reader reade
     }
     bool is_read = reader(text, bytes, out, cause, sizeof(cause));
     free(text);
-    return is_read || msdu__json_refuse(why, why_bytes, "%s: %s", path, cause);
+    if (!is_read) {
+        msdu__json_refuse(why, why_bytes, "%s: %s", path, cause);
+    }
+    return is_read;
 }
 
 /* Number of the line in which `end` stands. */
@@ -78,7 +81,7 @@ cJSON *msdu__json_parse(const char *text, size_t bytes, char *why, size_t why_by
     const char *end = text;
     cJSON *root = cJSON_ParseWithLengthOpts(text, bytes, &end, 0);
     if (root == NULL) {
-        (void)msdu__json_refuse(why, why_bytes, "no JSON: line %u", line_of(text, end));
+        msdu__json_refuse(why, why_bytes, "no JSON: line %u", line_of(text, end));
     }
     return root;
 }

@@ -20,8 +20,8 @@ bool msdu__json_read(const char *path, const char *what, msdu__json_reader reade
                      char *why, size_t why_bytes);
 /* To be freed by cJSON_Delete(); NULL: why holds one line. */
 struct cJSON *msdu__json_parse(const char *text, size_t bytes, char *why, size_t why_bytes);
-/* why <- the formatted line; false. */
-bool msdu__json_refuse(char *why, size_t why_bytes, const char *format, ...)
+/* why <- the formatted line */
+void msdu__json_refuse(char *why, size_t why_bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif

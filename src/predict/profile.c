@@ -26,7 +26,8 @@ typedef struct reader {
     size_t why_bytes;
 } reader;
 
-#define refuse(r, ...) msdu__json_refuse((r)->why, (r)->why_bytes, __VA_ARGS__)
+/* false, where the reader sees it */
+#define refuse(r, ...) (msdu__json_refuse((r)->why, (r)->why_bytes, __VA_ARGS__), false)
 
 /* --- members --- */
 
@@ -225,7 +226,7 @@ static bool has_twins(reader *r, const char **names, uint32_t count, const char 
     qsort(names, count, sizeof(*names), compare_names);
     for (uint32_t i = 1; i < count; i++) {
         if (strcmp(names[i - 1], names[i]) == 0) {
-            refuse(r, "two %ss are called '%s'", kind, names[i]);
+            (void)refuse(r, "two %ss are called '%s'", kind, names[i]);
             return true;
         }
     }

@@ -101,7 +101,7 @@ static void look_at_slice(const rank *r, const msdu__run *run, const msdu__slice
     for (uint32_t i = 0; i < cut->segments; i++) {
         const msdu__segment *part = &r->ctx->model.slicing.segments[cut->first_segment + i];
         uint64_t to = part->offset;
-        for (uint32_t k = 0; k < part->tensor; k++) {
+        for (uint32_t k = 0; k < part->tensor && k < TENSORS; k++) {
             to += counts[k];
         }
         for (uint64_t k = 0; k < part->count; k++, at++, to++) {

@@ -9,12 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
-#include <iterator>
-#include <system_error>
 #include <utility>
 #include <vector>
 
+#include <dirent.h>
 #include <sys/resource.h>
 
 #include <gloo/config.h>
@@ -254,12 +252,15 @@ uint64_t descriptors_left()
 {
     struct rlimit limit {
     };
-    std::error_code problem;
-    const std::filesystem::directory_iterator open("/proc/self/fd", problem);
-    if (problem || getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    DIR *open = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? opendir("/proc/self/fd") : nullptr;
+    if (open == nullptr) {
         return UINT64_MAX;
     }
-    const auto used = static_cast<uint64_t>(std::distance(begin(open), end(open)));
+    uint64_t used = 0;
+    while (readdir(open) != nullptr) { // NOLINT(concurrency-mt-unsafe): its own
+        used++;
+    }
+    (void)closedir(open);
     return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 

@@ -237,7 +237,7 @@ static bool check_names(reader *r)
 {
     const msdu__profile *p = r->out;
     uint32_t most = p->layer_count > p->tensor_count ? p->layer_count : p->tensor_count;
-    const char **names = calloc(most, sizeof(*names));
+    const char **names = calloc((size_t)most + 1, sizeof(*names));
     if (names == NULL) {
         return refuse(r, "out of memory");
     }

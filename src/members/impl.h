@@ -64,8 +64,10 @@ struct msdu__standby {
     int fd;      /* the standby port */
     int meet_fd; /* tcp://: the rendezvous' own port, where this process could have it */
     struct msdu__address own;
-    struct msdu__address meet[MSDU__NET_ADDRESSES]; /* where that port would be */
+    struct msdu__address meet[MSDU__NET_ADDRESSES]; /* where this process might have it */
     size_t meet_count;
+    struct msdu__rank0_place places; /* where newcomers look */
+    size_t meet_at;                  /* which of them meet_fd is */
     struct msdu__line *lines;
     struct msdu__line *meeting; /* one of them: to whoever answers at the rendezvous */
     enum msdu__line_end met;    /* what became of the last one; GOES_ON: nothing that is news */
@@ -73,6 +75,8 @@ struct msdu__standby {
     uint64_t now_ns;
     uint64_t tick_ns;    /* next time to ask again */
     uint64_t tend_ns;    /* rank 0: next look whether newcomers find this job */
+    uint64_t stand_ns;   /* until when it stands where newcomers look, before it forms; 0: not */
+    bool was_found;      /* somebody's notice, before that */
     uint64_t away_ns;    /* when this process had stood still for long; 0: never */
     uint64_t patient_ns; /* when there was last a reason to wait as long as it takes */
     uint64_t short_ns;   /* since when it waits for newcomers; 0: it does not */

@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TEND_NS UINT64_C(2000000000)
+#define TEND_NS UINT64_C(1000000000)
+#define HOLD_NS UINT64_C(3000000000) /* so long may a running job object to a new one */
+#define LOOKERS 4                    /* members that look whether newcomers would find the job */
 #define LOOK_NS UINT64_C(2000000000) /* longest look for the job */
 #define GLANCE_NS                                                                                  \
     UINT64_C(200000000) /* the same for rank 0 of a launch, which may be the first                 \
@@ -38,7 +40,8 @@ static void begin_meeting(struct msdu__members *members, const struct msdu__rank
     struct msdu__standby *standby = &members->standby;
     struct msdu__member_id id;
     memcpy(&id, place->id, sizeof(id));
-    struct msdu__line *line = msdu__line_new(place->has_id ? &id : NULL);
+    struct msdu__line *line =
+        place->count > 0 ? msdu__line_new(place->has_id ? &id : NULL) : NULL;
     if (line != NULL) {
         memcpy(line->addresses, place->addresses, sizeof(line->addresses));
         line->addresses_count = place->count;
@@ -48,14 +51,47 @@ static void begin_meeting(struct msdu__members *members, const struct msdu__rank
     }
 }
 
-/* The rendezvous' own port; false with errno set. */
-static bool listen_there(struct msdu__standby *standby)
+/* Where somebody else may stand that counts more. */
+static const struct msdu__rank0_place *places_before(const struct msdu__standby *standby,
+                                                     struct msdu__rank0_place *place)
 {
+    *place = standby->places;
+    place->count = standby->meet_fd >= 0 ? standby->meet_at : place->count;
+    return place;
+}
+
+/* Several places? Then somebody at one of them leaves the others free. */
+static bool is_list(const struct msdu__members *members)
+{
+    return members->find.kind == MSDU__FIND_TCP && strchr(members->find.name, ',') != NULL;
+}
+
+/* The places before this one; all, if it is none of them. */
+static size_t find_place(const struct msdu__standby *standby, const struct msdu__address *own)
+{
+    size_t i = 0;
+    while (i < standby->places.count &&
+           memcmp(&standby->places.addresses[i], own, sizeof(*own)) != 0) {
+        i++;
+    }
+    return i;
+}
+
+/* A port of the rendezvous' own; false with errno set. */
+static bool listen_there(struct msdu__members *members)
+{
+    struct msdu__standby *standby = &members->standby;
+    bool is_taken = false;
     for (size_t i = 0; i < standby->meet_count && standby->meet_fd < 0; i++) {
         standby->meet_fd = msdu__port_note(msdu__net_listen(&standby->meet[i]));
-        if (standby->meet_fd < 0 && errno == EADDRINUSE) {
+        standby->meet_at = find_place(standby, &standby->meet[i]);
+        is_taken = is_taken || (standby->meet_fd < 0 && errno == EADDRINUSE);
+        if (is_taken && !is_list(members)) {
             return false; /* somebody is there */
         }
+    }
+    if (standby->meet_fd < 0 && is_taken) {
+        errno = EADDRINUSE;
     }
     return standby->meet_fd >= 0;
 }
@@ -67,6 +103,27 @@ static bool publish(struct msdu__members *members, char cause[MSDU__CAUSE_BYTES]
                               cause);
 }
 
+/* Where each process is a launch of its own, several may find no job, or a job may run whose rank 0
+ * has just died. So such a launch stands for a while where newcomers look: whoever knows of a job,
+ * or stands before it, tells it so. Others are waited for anyway. */
+static void stand(struct msdu__members *members)
+{
+    struct msdu__standby *standby = &members->standby;
+    uint64_t span_ns = HOLD_NS;
+    if (standby->council.launch_ranks > 1 && !is_list(members)) {
+        msdu__council_form(&standby->council);
+        return;
+    }
+    if (standby->was_found) { /* in Redis or a store: no member can object before its epoch ends */
+        span_ns = members->host->deadline_ns / 2;
+    }
+    if (span_ns > members->host->deadline_ns / 2) {
+        span_ns = members->host->deadline_ns / 2;
+    }
+    standby->stand_ns = standby->now_ns + span_ns;
+    standby->tend_ns = 0;
+}
+
 /* Rank 0 of a launch found no job. */
 static void form(struct msdu__members *members)
 {
@@ -74,15 +131,16 @@ static void form(struct msdu__members *members)
     char cause[MSDU__CAUSE_BYTES] = "";
     switch (members->find.kind) {
     case MSDU__FIND_TCP:
-        if (listen_there(standby)) {
-            msdu__council_form(&standby->council);
-        } else if (errno != EADDRINUSE) {
+        if (listen_there(members)) {
+            stand(members);
+        } else if (errno != EADDRINUSE &&
+                   (errno != EADDRNOTAVAIL || standby->council.launch_ranks > 1)) {
             fail_place(members, MSDU_ERR_IO, "rank 0 cannot listen there", strerror(errno));
         }
         break;
     case MSDU__FIND_FILE:
         if (publish(members, cause)) {
-            msdu__council_form(&standby->council);
+            stand(members);
         } else {
             fail_place(members, MSDU_ERR_IO, "rank 0 cannot tell its address", cause);
         }
@@ -98,7 +156,23 @@ static bool may_form(const struct msdu__members *members)
 {
     const struct msdu__council *council = &members->standby.council;
     return council->phase == MSDU__PHASE_JOINING && council->launch_rank == 0 &&
-           council->record.count == 0;
+           council->record.count == 0 && members->standby.stand_ns == 0;
+}
+
+/* Another one was there before: this process is a newcomer. */
+static void give_way(struct msdu__members *members)
+{
+    struct msdu__standby *standby = &members->standby;
+    standby->stand_ns = 0;
+    if (standby->meet_fd >= 0) {
+        msdu__port_close(standby->meet_fd);
+        standby->meet_fd = -1;
+    }
+}
+
+static bool is_own(const struct msdu__members *members, const struct msdu__rank0_place *place)
+{
+    return memcmp(place->id, &members->standby.council.self.id, sizeof(place->id)) == 0;
 }
 
 /* What the owner found. */
@@ -110,8 +184,10 @@ static void take_answer(struct msdu__members *members, bool is_found,
         return;
     }
     if (is_found && place->count == 0) { /* to WISH_PUBLISH */
-        msdu__council_form(council);
+        stand(members);
     } else if (is_found) {
+        members->standby.was_found =
+            members->find.kind == MSDU__FIND_REDIS || members->find.kind == MSDU__FIND_STORE;
         begin_meeting(members, place);
         msdu__meet_join(members);
     } else if (may_form(members)) {
@@ -130,20 +206,84 @@ static bool get_answer(struct msdu__mail *mail, bool *is_found_out, struct msdu_
     return has_answer;
 }
 
+static void ask_meeting(struct msdu__standby *standby)
+{
+    msdu__council_join(&standby->council, &standby->out);
+    if (msdu__lines_has_room(standby->meeting)) {
+        msdu__line_say(standby->meeting, MSDU__FRAME_REQUEST, &standby->out);
+    }
+}
+
+/* The notice that this process published; false: another one's is there, or the look goes on. */
+static bool is_still_there(struct msdu__members *members)
+{
+    struct msdu__rank0_place place;
+    char cause[MSDU__CAUSE_BYTES];
+    bool is_found = false;
+    if (members->find.kind == MSDU__FIND_FILE) {
+        is_found = msdu__find_lookup(&members->find, 0, &place, cause) == MSDU_OK;
+    } else if (!get_answer(&members->mail, &is_found, &place)) {
+        wish(members, MSDU__WISH_PLACE);
+        return false;
+    }
+    if (is_found && !is_own(members, &place)) {
+        give_way(members);
+        begin_meeting(members, &place);
+    } else if (!is_found) { /* whoever stood here before took it away */
+        form(members);
+    }
+    return is_found && members->standby.stand_ns != 0;
+}
+
+/* Where two jobs would begin at once, the first place counts. */
+static bool is_first(struct msdu__members *members)
+{
+    struct msdu__standby *standby = &members->standby;
+    const struct msdu__line *meeting = standby->meeting;
+    struct msdu__rank0_place place;
+    if (meeting != NULL && meeting->fd >= 0 && meeting->state == MSDU__LINE_OPEN) {
+        if (msdu__member_is(&standby->council.self, &meeting->id)) {
+            return true; /* by another address of this machine */
+        }
+        give_way(members);
+        return false;
+    }
+    if (meeting == NULL && standby->now_ns >= standby->tend_ns) {
+        standby->tend_ns = standby->now_ns + TEND_NS;
+        begin_meeting(members, places_before(standby, &place));
+    }
+    if (standby->meeting != NULL) {
+        ask_meeting(standby);
+    }
+    return standby->meeting == NULL;
+}
+
+/* This process stands where newcomers look. */
+static void go_on_standing(struct msdu__members *members)
+{
+    struct msdu__standby *standby = &members->standby;
+    bool is_due = standby->now_ns >= standby->stand_ns;
+    bool is_so = members->find.kind == MSDU__FIND_TCP ? is_first(members) : is_still_there(members);
+    if (is_so && is_due) {
+        standby->stand_ns = 0;
+        msdu__council_form(&standby->council);
+    }
+}
+
 void msdu__meet_join(struct msdu__members *members)
 {
     struct msdu__standby *standby = &members->standby;
     const struct msdu__member *host = msdu__council_host(&standby->council);
-    struct msdu__letter *join = &standby->out;
     struct msdu__rank0_place place;
     bool is_found = false;
-    msdu__council_join(&standby->council, join);
     if (host != NULL) {
-        msdu__lines_post(standby, host, join);
+        give_way(members);
+        msdu__council_join(&standby->council, &standby->out);
+        msdu__lines_post(standby, host, &standby->out);
+    } else if (standby->stand_ns != 0) {
+        go_on_standing(members);
     } else if (standby->meeting != NULL) {
-        if (msdu__lines_has_room(standby->meeting)) {
-            msdu__line_say(standby->meeting, MSDU__FRAME_REQUEST, join);
-        }
+        ask_meeting(standby);
     } else if (get_answer(&members->mail, &is_found, &place)) {
         take_answer(members, is_found, &place);
     } else {
@@ -187,31 +327,37 @@ static bool is_keeper(const struct msdu__council *council)
     return council->rank == 0 || council->is_short;
 }
 
+/* Also the others of the lowest ranks: a newcomer may come while rank 0 is dead and a step lasts. */
+static bool is_looker(const struct msdu__council *council)
+{
+    return council->rank < LOOKERS || council->is_short;
+}
+
 static void tend_port(struct msdu__members *members)
 {
     struct msdu__standby *standby = &members->standby;
-    struct msdu__rank0_place place = {.count = standby->meet_count};
-    if (standby->meet_fd < 0 && !listen_there(standby) && errno == EADDRINUSE &&
-        is_keeper(&standby->council)) {
-        memcpy(place.addresses, standby->meet, sizeof(place.addresses));
-        tell_stranger(members, &place);
+    struct msdu__rank0_place place;
+    if (standby->meet_fd < 0) {
+        (void)listen_there(members);
+    }
+    if (is_looker(&standby->council)) {
+        tell_stranger(members, places_before(standby, &place));
     }
 }
 
 static void tend_file(struct msdu__members *members)
 {
     struct msdu__rank0_place place;
+    struct msdu__member_id id;
     char cause[MSDU__CAUSE_BYTES];
     const struct msdu__council *council = &members->standby.council;
-    if (!is_keeper(council)) {
-        return;
-    }
     bool is_there = msdu__find_lookup(&members->find, 0, &place, cause) == MSDU_OK;
-    if (!is_there || memcmp(place.id, &council->self.id, sizeof(place.id)) != 0) {
+    memcpy(&id, place.id, sizeof(id));
+    if (is_keeper(council) && !(is_there && is_own(members, &place))) {
         (void)publish(members, cause);
-        if (is_there) {
-            tell_stranger(members, &place);
-        }
+    }
+    if (is_there && msdu__record_find(&council->record, &id) < 0) {
+        tell_stranger(members, &place);
     }
 }
 
@@ -220,14 +366,13 @@ void msdu__meet_tend(struct msdu__members *members)
     struct msdu__standby *standby = &members->standby;
     const struct msdu__council *council = &standby->council;
     bool is_newcomer = council->phase == MSDU__PHASE_JOINING;
-    if (is_newcomer && standby->meet_fd >= 0) { /* the launch was one of a job that runs */
-        msdu__port_close(standby->meet_fd);
-        standby->meet_fd = -1;
+    if (is_newcomer && standby->meet_fd >= 0 && standby->stand_ns == 0) {
+        give_way(members); /* the launch was one of a job that runs */
     }
     if (council->rank < 0 || standby->now_ns < standby->tend_ns) {
         return;
     }
-    standby->tend_ns = is_keeper(council) ? standby->now_ns + TEND_NS : UINT64_MAX;
+    standby->tend_ns = is_looker(council) ? standby->now_ns + TEND_NS : UINT64_MAX;
     if (standby->meeting != NULL) {
         msdu__line_hang_up(standby->meeting);
         standby->meeting->asked_ns = 0;
@@ -236,7 +381,7 @@ void msdu__meet_tend(struct msdu__members *members)
     }
     if (members->find.kind == MSDU__FIND_TCP) {
         tend_port(members);
-    } else if (members->find.kind == MSDU__FIND_FILE) {
+    } else if (members->find.kind == MSDU__FIND_FILE && is_looker(council)) {
         tend_file(members);
     }
 }

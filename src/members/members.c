@@ -124,6 +124,25 @@ static void tell_store(struct msdu__members *members, const msdu__epoch *epoch)
     }
 }
 
+static msdu_status follow(struct msdu__members *members, const msdu__report *report,
+                          msdu__epoch *epoch_out)
+{
+    members->has_state = report->has_state;
+    (void)pthread_mutex_lock(&members->mail.lock);
+    members->mail.report = *report;
+    members->mail.has_report = true;
+    (void)pthread_mutex_unlock(&members->mail.lock);
+    msdu__mail_wake(members);
+    return await_epoch(members, epoch_out);
+}
+
+/* A launch of fewer than ranks_least ends its epoch at once, and waits for newcomers. */
+static msdu_status await_more(struct msdu__members *members, msdu__epoch *epoch_out)
+{
+    const msdu__report report = {.has_state = !epoch_out->is_newcomer};
+    return follow(members, &report, epoch_out);
+}
+
 msdu_status msdu__members_open(const msdu_host *host, const msdu__members_settings *settings,
                                msdu__members **members_out, msdu__epoch *epoch_out)
 {
@@ -144,6 +163,9 @@ msdu_status msdu__members_open(const msdu_host *host, const msdu__members_settin
     if (status == MSDU_OK) {
         status = await_epoch(members, epoch_out);
     }
+    while (status == MSDU_OK && epoch_out->ranks < members->settings.ranks_least) {
+        status = await_more(members, epoch_out);
+    }
     if (status != MSDU_OK) {
         msdu__members_close(members);
         return status;
@@ -156,19 +178,13 @@ msdu_status msdu__members_open(const msdu_host *host, const msdu__members_settin
 msdu_status msdu__members_next(msdu__members *members, const msdu__report *report,
                                msdu__epoch *epoch_out)
 {
-    members->has_state = report->has_state;
     if (report->is_leaving) {
         msdu__standby_stop(members);
         memset(epoch_out, 0, sizeof(*epoch_out));
         epoch_out->rank = -1;
         return MSDU_OK;
     }
-    (void)pthread_mutex_lock(&members->mail.lock);
-    members->mail.report = *report;
-    members->mail.has_report = true;
-    (void)pthread_mutex_unlock(&members->mail.lock);
-    msdu__mail_wake(members);
-    msdu_status status = await_epoch(members, epoch_out);
+    msdu_status status = follow(members, report, epoch_out);
     if (status == MSDU_OK) {
         tell_store(members, epoch_out);
     }

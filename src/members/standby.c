@@ -418,6 +418,7 @@ static msdu_status open_ports(struct msdu__members *members, struct msdu__member
     char cause[MSDU__CAUSE_BYTES];
     if (members->find.kind == MSDU__FIND_TCP) {
         standby->meet_count = msdu__find_own(&members->find, members->host, standby->meet, cause);
+        (void)msdu__find_lookup(&members->find, 0, &standby->places, cause);
     }
     if (!find_own(members, &standby->own)) {
         return fail_io(members, "no address of the interface");

@@ -43,7 +43,7 @@ static msdu_status parse_failed(const msdu_host *host, const struct msdu__find *
 {
     char text[MSDU__HUB_TEXT_BYTES];
     (void)snprintf(text, sizeof(text),
-                   "rendezvous \"%.200s\" is not tcp://HOST:PORT, file:///DIR, "
+                   "rendezvous \"%.200s\" is not tcp://HOST:PORT[,HOST:PORT...], file:///DIR, "
                    "redis://[USER:PASSWORD@]HOST:PORT[/DB] or store://[HOST]",
                    find->shown);
     return host->fail(MSDU_ERR_INVALID, text);
@@ -79,6 +79,31 @@ static msdu_status parse_store(const msdu_host *host, const char *job, struct ms
                : parse_failed(host, find);
 }
 
+/* The next of the places in a list: its end; NULL: it is none. */
+static const char *next_place(const char *at, char host[MSDU__FIND_HOST_BYTES],
+                              char port[MSDU__FIND_PORT_BYTES])
+{
+    char one[MSDU__FIND_HOST_BYTES + MSDU__FIND_PORT_BYTES];
+    size_t length = strcspn(at, ",");
+    (void)snprintf(one, sizeof(one), "%.*s", (int)length, at);
+    bool is_place = length < sizeof(one) && msdu__net_place(one, host, MSDU__FIND_HOST_BYTES, port,
+                                                            MSDU__FIND_PORT_BYTES);
+    return is_place ? at + length : NULL;
+}
+
+static msdu_status parse_tcp(const msdu_host *host, struct msdu__find *find)
+{
+    char name[MSDU__FIND_HOST_BYTES];
+    char port[MSDU__FIND_PORT_BYTES];
+    find->kind = MSDU__FIND_TCP;
+    (void)snprintf(find->name, sizeof(find->name), "%s", host->rendezvous + strlen("tcp://"));
+    const char *at = next_place(find->name, find->host, find->port);
+    while (at != NULL && *at == ',') {
+        at = next_place(at + 1, name, port);
+    }
+    return at != NULL ? MSDU_OK : parse_failed(host, find);
+}
+
 msdu_status msdu__find_parse(const msdu_host *host, struct msdu__find *find_out)
 {
     char job[JOB_FILE_BYTES];
@@ -98,11 +123,8 @@ msdu_status msdu__find_parse(const msdu_host *host, struct msdu__find *find_out)
     if (strncmp(url, "store://", 8) == 0) {
         return parse_store(host, job, find_out);
     }
-    if (strncmp(url, "tcp://", 6) == 0) {
-        find_out->kind = MSDU__FIND_TCP;
-        bool is_place = msdu__net_place(url + 6, find_out->host, sizeof(find_out->host),
-                                        find_out->port, sizeof(find_out->port));
-        return is_place ? MSDU_OK : parse_failed(host, find_out);
+    if (strncmp(url, "tcp://", 6) == 0 && strlen(url) < PATH_MAX) {
+        return parse_tcp(host, find_out);
     }
     if (strncmp(url, "file:///", 8) == 0 && strlen(url) < PATH_MAX - 2 * JOB_FILE_BYTES) {
         find_out->kind = MSDU__FIND_FILE;
@@ -122,14 +144,42 @@ static size_t own_for_store(const struct msdu__find *find, struct msdu__address 
     return 1;
 }
 
+/* All places of a list, or this host's interface with their ports. */
+static size_t own_of_list(const struct msdu__find *find, const char *interface,
+                          struct msdu__address addresses[MSDU__NET_ADDRESSES], char *cause)
+{
+    size_t count = 0;
+    char host[MSDU__FIND_HOST_BYTES];
+    char port[MSDU__FIND_PORT_BYTES];
+    const char *reason = "";
+    bool has_interface = interface != NULL && interface[0] != '\0';
+    const char *at = find->name;
+    while (at != NULL && count < MSDU__NET_ADDRESSES) {
+        const char *end = next_place(at, host, port);
+        struct msdu__address *to = &addresses[count];
+        if (end != NULL && has_interface) {
+            uint16_t number = (uint16_t)strtol(port, NULL, 10);
+            (void)snprintf(cause, MSDU__CAUSE_BYTES, "interface %.80s has no address", interface);
+            count += msdu__net_interface(interface, number, to) ? 1 : 0;
+        } else if (end != NULL) {
+            count += msdu__net_resolve(host, port, to, MSDU__NET_ADDRESSES - count, &reason);
+            (void)snprintf(cause, MSDU__CAUSE_BYTES, "%.120s: %s", host, reason);
+        }
+        at = end != NULL && *end == ',' ? end + 1 : NULL;
+    }
+    return count;
+}
+
 size_t msdu__find_own(const struct msdu__find *find, const msdu_host *host,
                       struct msdu__address addresses[MSDU__NET_ADDRESSES],
                       char cause[MSDU__CAUSE_BYTES])
 {
-    uint16_t port = (uint16_t)(find->kind == MSDU__FIND_TCP ? strtol(find->port, NULL, 10) : 0);
+    if (find->kind == MSDU__FIND_TCP) {
+        return own_of_list(find, host->interface, addresses, cause);
+    }
     if (host->interface != NULL && host->interface[0] != '\0') {
         (void)snprintf(cause, MSDU__CAUSE_BYTES, "interface %.80s has no address", host->interface);
-        return msdu__net_interface(host->interface, port, &addresses[0]);
+        return msdu__net_interface(host->interface, 0, &addresses[0]);
     }
     if (find->kind == MSDU__FIND_FILE) {
         msdu__net_loopback(&addresses[0]);
@@ -138,15 +188,8 @@ size_t msdu__find_own(const struct msdu__find *find, const msdu_host *host,
     if (find->kind == MSDU__FIND_STORE) {
         return own_for_store(find, &addresses[0]);
     }
-    if (find->kind == MSDU__FIND_REDIS) {
-        (void)snprintf(cause, MSDU__CAUSE_BYTES, "there is no way to %.120s", find->host);
-        return msdu__net_outward(find->host, &addresses[0]);
-    }
-    const char *reason = "";
-    size_t count =
-        msdu__net_resolve(find->host, find->port, addresses, MSDU__NET_ADDRESSES, &reason);
-    (void)snprintf(cause, MSDU__CAUSE_BYTES, "%.120s: %s", find->host, reason);
-    return count;
+    (void)snprintf(cause, MSDU__CAUSE_BYTES, "there is no way to %.120s", find->host);
+    return msdu__net_outward(find->host, &addresses[0]);
 }
 
 static void make_notice(struct msdu__find *find, const struct msdu__address *address,
@@ -316,12 +359,9 @@ msdu_status msdu__find_lookup(struct msdu__find *find, uint64_t until_ns,
                               struct msdu__rank0_place *found_out, char cause[MSDU__CAUSE_BYTES])
 {
     char notice[MSDU__FIND_NOTICE_BYTES] = "";
-    const char *reason = "";
     memset(found_out, 0, sizeof(*found_out));
     if (find->kind == MSDU__FIND_TCP) {
-        found_out->count = msdu__net_resolve(find->host, find->port, found_out->addresses,
-                                             MSDU__NET_ADDRESSES, &reason);
-        (void)snprintf(cause, MSDU__CAUSE_BYTES, "%.120s: %s", find->host, reason);
+        found_out->count = own_of_list(find, NULL, found_out->addresses, cause);
         return found_out->count > 0 ? MSDU_OK : MSDU_IN_PROGRESS;
     }
     msdu_status status = MSDU_IN_PROGRESS;

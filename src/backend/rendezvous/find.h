@@ -18,9 +18,9 @@ enum msdu__find_kind { MSDU__FIND_TCP, MSDU__FIND_FILE, MSDU__FIND_REDIS, MSDU__
 
 struct msdu__find {
     enum msdu__find_kind kind;
-    char host[MSDU__FIND_HOST_BYTES]; /* tcp, store: rank 0; redis: the server */
+    char host[MSDU__FIND_HOST_BYTES]; /* tcp: the first place; store: rank 0; redis: the server */
     char port[MSDU__FIND_PORT_BYTES];
-    char name[PATH_MAX];                  /* file: path; else: key */
+    char name[PATH_MAX];                  /* file: path; tcp: all places; else: key */
     char shown[PATH_MAX];                 /* the setting without what is secret */
     int32_t rank;                         /* this one, for texts */
     struct msdu__redis redis;             /* borrowed by: */

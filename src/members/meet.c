@@ -235,8 +235,9 @@ static bool is_still_there(struct msdu__members *members)
     return is_found && members->standby.stand_ns != 0;
 }
 
-/* Where two jobs would begin at once, the first place counts. */
-static bool is_first(struct msdu__members *members)
+/* Where two jobs would begin at once, the first place counts. True once a look at those before this
+ * process' own found nobody. */
+static bool is_first(struct msdu__members *members, bool is_due)
 {
     struct msdu__standby *standby = &members->standby;
     const struct msdu__line *meeting = standby->meeting;
@@ -248,6 +249,9 @@ static bool is_first(struct msdu__members *members)
         give_way(members);
         return false;
     }
+    if (meeting == NULL && is_due && standby->tend_ns != 0) {
+        return true;
+    }
     if (meeting == NULL && standby->now_ns >= standby->tend_ns) {
         standby->tend_ns = standby->now_ns + TEND_NS;
         begin_meeting(members, places_before(standby, &place));
@@ -255,7 +259,7 @@ static bool is_first(struct msdu__members *members)
     if (standby->meeting != NULL) {
         ask_meeting(standby);
     }
-    return standby->meeting == NULL;
+    return false;
 }
 
 /* This process stands where newcomers look. */
@@ -263,7 +267,8 @@ static void go_on_standing(struct msdu__members *members)
 {
     struct msdu__standby *standby = &members->standby;
     bool is_due = standby->now_ns >= standby->stand_ns;
-    bool is_so = members->find.kind == MSDU__FIND_TCP ? is_first(members) : is_still_there(members);
+    bool is_so = members->find.kind == MSDU__FIND_TCP ? is_first(members, is_due)
+                                                     : is_still_there(members);
     if (is_so && is_due) {
         standby->stand_ns = 0;
         msdu__council_form(&standby->council);

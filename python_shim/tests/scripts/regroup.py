@@ -13,21 +13,9 @@ import sys
 import time
 
 import torch
+from position import Position
 
 import msdu
-
-
-class Position:
-    """Where the loop is in its data."""
-
-    def __init__(self) -> None:
-        self.batches = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"batches": self.batches}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.batches = state["batches"]
 
 
 def digest(*tensors: torch.Tensor) -> str:

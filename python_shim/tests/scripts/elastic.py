@@ -27,7 +27,8 @@ def main() -> None:
     pid = os.getpid()
 
     def say(**row: object) -> None:
-        print(json.dumps({"pid": pid, **row}), flush=True)
+        sys.stdout.write(json.dumps({"pid": pid, **row}) + "\n")  # whole lines, beside others
+        sys.stdout.flush()
 
     say(imported=True)
     with msdu.attach(model, optimizer, interval="fixed", interval_steps=1) as run:

@@ -29,6 +29,12 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
     every sample still has one rank, and ranks end an epoch after different numbers of steps. Iterate
     to the end of each epoch then.
 
+    Ranks that come and go (setting ``ranks_least``): name this in ``run.keep()``, and loop over
+    :meth:`epochs`. What was drawn for a step that came to nothing, by a lost rank or another one, is
+    drawn again and divided among the ranks that there are then. While gradients are exchanged each
+    sample is in one step that counts. In local steps what a lost rank did since the ranks last met
+    is not repeated.
+
     Every batch is for one step. ``attach()`` comes before the first iteration. The last step of an
     epoch may be short; where it has fewer samples than there are ranks, a rank that would have none
     gets one that counts nothing.
@@ -74,6 +80,8 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
         self._work = _abi.Work(size=ctypes.sizeof(_abi.Work), batch=batch_size, ahead=ahead)
         self._from = 0  # position at which the next iteration begins
         self._starts: dict[int, int] = {}  # position of each step's samples, as far as fetched
+        self._has_moved = False  # draw from _from on
+        self._drawing: Optional[object] = None  # the iteration that goes on
 
     def set_epoch(self, epoch: int) -> None:
         """The permutation of the next iteration; all ranks tell the same one."""
@@ -88,28 +96,73 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
         whole = self.batch_size * self._ranks()
         return self.n // whole if self.drop_last else -(-self.n // whole)
 
+    def epochs(self, count: int) -> Iterator[int]:
+        """Epochs up to ``count``, from the present one on. Where ranks come and go an epoch comes
+        again while samples of it are left: ``for epoch in work.epochs(90): for x, y in loader:``
+        """
+        while self.epoch < count:
+            yield self.epoch
+            self._from = self._position()
+            self._starts.clear()
+            if self._from == self._total(self._from):
+                self.set_epoch(self.epoch + 1)
+
     def __iter__(self) -> Iterator[list[int]]:
         session = self._session()
-        work = self._work
-        work.total = len(self) * self.batch_size * session.ranks if self.drop_last else self.n
+        self._refuse_clock(session)
+        session.drawn.clear()
+        work, group, step = self._work, -1, 0
+        self._has_moved = True
+        mark = self._drawing = object()
+        try:
+            while True:
+                if self._has_moved or group != session.group:
+                    group, order = session.group, self._order()
+                    step = self._turn(session)
+                start = work.position
+                session.draw(work)
+                if group != session.group:
+                    continue
+                if work.begin == work.total:
+                    return
+                self._starts.pop(step - _abi.AHEAD_MOST - 2, None)
+                step += 1
+                self._starts[step] = work.position
+                session.drawn.append(group)
+                yield order[work.begin : work.end] or [order[start]]
+        finally:
+            if self._drawing is mark:
+                self._drawing = None
+
+    def _turn(self, session: Session) -> int:
+        """To the first samples of the epoch that no step took: as this begins, and where ranks were
+        lost or joined, with what was drawn for steps that came to nothing. Returns the step."""
+        work, step = self._work, session.next_step
+        if self._has_moved:
+            position, self._from = self._from, 0
+        else:
+            position = self._starts.get(step, work.position)
+        self._has_moved = False
+        work.total = self._total(position)
         if work.total == 0:
             raise _tensors.invalid(
                 f"batches: {self.n} samples fill no step of {session.ranks} ranks with "
                 f"{self.batch_size} each: drop_last leaves none"
             )
-        work.position, self._from = min(self._from, work.total), 0
-        work.step = step = session.next_step
-        self._starts = {}
-        order = self._order()
-        while True:
-            start = work.position
-            session.draw(work)
-            if work.begin == work.total:
-                return
-            self._starts.pop(step - _abi.AHEAD_MOST - 2, None)
-            self._starts[step] = start
-            step += 1
-            yield order[work.begin : work.end] or [order[start]]
+        work.position, work.step = min(position, work.total), step
+        self._starts = {step: work.position}
+        return step
+
+    def _total(self, position: int) -> int:
+        """Where the epoch ends that is there now."""
+        whole = self.batch_size * self._ranks()
+        return position + (self.n - position) // whole * whole if self.drop_last else self.n
+
+    def _position(self) -> int:
+        """Samples of this epoch that steps took."""
+        if not self._starts:
+            return self._from or int(self._work.position)
+        return self._starts.get(self._session().next_step, int(self._work.position))
 
     def state_dict(self) -> dict[str, Any]:
         """Where training is, between steps: a run that goes on trains with the rest of the epoch.
@@ -124,10 +177,7 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
                 _abi.ERR_UNSUPPORTED,
                 "batches: by the clock (setting uneven) ranks are in different places of an epoch",
             )
-        position = self._from or self._work.position
-        if self._starts:
-            position = self._starts.get(self._session().next_step, self._work.position)
-        return {**self._facts(), "epoch": self.epoch, "position": position}
+        return {**self._facts(), "epoch": self.epoch, "position": self._position()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where state_dict() was taken: with the next iteration, in its epoch.
@@ -138,9 +188,22 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
         for name, value in self._facts().items():
             if state[name] != value:
                 raise _tensors.invalid(f"batches: {name} is {value}; the state has {state[name]}")
-        self.epoch = state["epoch"]
-        self._from = state["position"]
+        place = (state["epoch"], state["position"])
+        if self._drawing is not None and place == (self.epoch, self._position()):
+            return  # as run.keep() finds it on ranks that were there before
+        self.epoch, self._from = place
         self._starts = {}
+        self._has_moved = True
+        for one in self._open():
+            one.distrust_drawn()
+
+    def _refuse_clock(self, session: Session) -> None:
+        if session.group and session.where().is_clock:
+            raise _abi.Error(
+                _abi.ERR_UNSUPPORTED,
+                "batches: by the clock (setting uneven) what a lost rank had drawn cannot be given "
+                "to others (setting ranks_least)",
+            )
 
     def _facts(self) -> dict[str, Any]:
         names = ("n", "batch_size", "shuffle", "seed", "drop_last")

@@ -252,12 +252,12 @@ class Gradients:
             self.not_finite = problem  # the optimizer must not step; GradScaler sees to it itself
         self._context.let_go(self._held)
         if self._context.has_regrouped:
-            self._drop()
+            self.drop()
         else:
             self._give_back(stand_ins)
 
-    def _drop(self) -> None:
-        """The group changed in the middle of these: an optimizer leaves alone what has none."""
+    def drop(self) -> None:
+        """These are of no step, since the group changed: an optimizer leaves alone what has none."""
         self._sparse.clear()
         for slot in self._slots:
             slot.param.grad = None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
@@ -124,6 +125,9 @@ class Session:
         self._is_dirty = False  # micro-batches were kept from the exchange
         self._has_begun = False  # the backward pass of an iteration that has not ended
         self._is_lost = False  # the group changed in that iteration, which is no step then
+        self._is_stale = False  # so it is, since its batch was drawn in another group
+        self.group = 0  # number of the present one (setting ranks_least)
+        self.drawn: collections.deque[int] = collections.deque()  # groups of batches to come
         self._is_finished = False
         self._passes = 0  # backward passes ended
         self._seen: dict[int, int] = {}  # by optimizer: passes when it last stepped
@@ -184,7 +188,7 @@ class Session:
         for one in fixed:
             one.finish()
         summary = self._context.summary()
-        self.rank, self.ranks = summary.rank, summary.ranks
+        self.rank, self.ranks, self.group = summary.rank, summary.ranks, int(summary.epoch)
         self._bytes_of_all = _summary.of_allreduce((slot.keep for slot in self._slots), self.ranks)
         self._is_alone = (
             self.ranks == 1
@@ -219,7 +223,7 @@ class Session:
 
     def _meet(self) -> None:
         summary = self._context.summary()
-        self.rank, self.ranks = summary.rank, summary.ranks
+        self.rank, self.ranks, self.group = summary.rank, summary.ranks, int(summary.epoch)
         self._bytes_of_all = _summary.of_allreduce((slot.keep for slot in self._slots), self.ranks)
         self._waits.epoch += 1
         self._take(summary)
@@ -300,6 +304,9 @@ class Session:
         if not self.is_open and self._equalized.begin():
             self._meet()
         self._has_begun = True
+        if not self.is_open and self.drawn and self.drawn.popleft() != self.group:
+            self._is_lost = self._is_stale = True
+            self._gradients.mode = NOTE
         self._tell_lr()
 
     def _pass_ends(self) -> None:
@@ -309,6 +316,9 @@ class Session:
             self._recorder = None
         self._is_dirty = False
         self.is_open = True
+        if self._is_stale:
+            self._is_stale = False
+            self._gradients.drop()
         self._set_mode()
         self._waits.learn(s.id for s in self._slots if s.param.grad is not None)
         self._follow_group()
@@ -551,7 +561,11 @@ class Session:
     @property
     def next_step(self) -> int:
         """The step that a batch fetched now is for."""
-        return int(self._counters().steps) + (1 if self.is_open else 0)
+        return int(self._counters().steps) + (1 if self.is_open and not self._is_lost else 0)
+
+    def distrust_drawn(self) -> None:
+        """Batches that were drawn are not for the steps to come."""
+        self.drawn = collections.deque([-1] * len(self.drawn))
 
     def where(self) -> _paced.Steps:
         """For schedulers, which go on alone when this is over."""

@@ -182,15 +182,14 @@ def test_an_agent_is_killed_and_another_one_started(agents: Agents) -> None:
     assert len({(end["model"], end["batches"], end["ranks"]) for end in ends}) == 1
 
 
-def test_an_agent_of_several_workers_and_one_that_dies_alone(agents: Agents) -> None:
-    agents.start(workers=2)
-    agents.until(lambda: agents.ranks(0) == 2)
-    agents.start()
-    agents.until(lambda: agents.ranks(0) == 3 and agents.ranks(1) == 3)
-    agents.kill(1, with_workers=False)  # its worker belongs to the job as before
+def test_agents_of_several_workers_and_one_that_dies_alone(agents: Agents) -> None:
+    for _ in range(2):
+        agents.start(workers=2)
+    agents.until(lambda: agents.ranks(0) == 4 and agents.ranks(1) == 4)
+    agents.kill(1, with_workers=False)  # its workers belong to the job as before
     before = agents.at()
     agents.until(lambda: agents.at() > before + 50)
-    assert agents.ranks(0) == 3
+    assert agents.ranks(0) == 4
     ends = agents.finish([0])
     assert len({(end["model"], end["ranks"]) for end in ends}) == 1 and len(ends) == 2
 

@@ -40,6 +40,7 @@ static void settle(msdu_ctx *ctx)
     (void)snprintf(s->job, sizeof(s->job), "%.480s, epoch %llu", ctx->epochs.settings.job,
                    (unsigned long long)now->number);
     ctx->job.rank = now->rank;
+    ctx->job.log.rank = now->rank;
     ctx->job.ranks = now->ranks;
     ctx->job.is_later = now->number > 1;
     ctx->hand.summary.rank = now->rank;

@@ -24,7 +24,7 @@ struct msdu__value {
     unsigned char data[MSDU_STORE_VALUE_BYTES];
 };
 
-/* What the thread asks of the owner while it is in open(): these calls may block. */
+/* What the thread asks of the owner while it waits for an epoch: these calls may block. */
 enum msdu__wish {
     MSDU__WISH_NONE,
     MSDU__WISH_PLACE,   /* look where the job is */

@@ -388,6 +388,8 @@ void msdu__meet_tend(struct msdu__members *members)
         tend_port(members);
     } else if (members->find.kind == MSDU__FIND_FILE && is_looker(council)) {
         tend_file(members);
+    } else if (members->find.kind != MSDU__FIND_FILE && council->is_short) {
+        wish(members, MSDU__WISH_PUBLISH); /* the owner waits in next() */
     }
 }
 

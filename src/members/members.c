@@ -96,6 +96,7 @@ static msdu_status await_epoch(struct msdu__members *members, msdu__epoch *epoch
             (void)pthread_cond_wait(&mail->changed, &mail->lock);
         }
     }
+    mail->wish = MSDU__WISH_NONE; /* too late */
     msdu_status status = mail->status;
     memcpy(text, mail->text, sizeof(text));
     if (status == MSDU_OK) {

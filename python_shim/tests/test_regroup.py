@@ -47,6 +47,11 @@ class Job:
             text=True,
         )
 
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
     def read(self, number: int) -> str:
         """A line that a process prints."""
         out = self.processes[number].stdout
@@ -57,7 +62,7 @@ class Job:
         """What a process printed that was told this."""
         out, problem = self.processes[number].communicate(told, timeout=100)
         code = self.processes[number].returncode
-        assert code in (0, -9), problem
+        assert code in (0, -9), f"process {number}: {problem}"
         return [json.loads(line) for line in out.splitlines()]
 
 
@@ -65,9 +70,7 @@ class Job:
 def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
     made = Job(tmp_path, request.param)
     yield made
-    for process in made.processes.values():
-        process.kill()
-        process.wait()
+    made.close()
 
 
 EXACT = {"MSDU_INTERVAL": "fixed", "MSDU_INTERVAL_STEPS": "1", "MSDU_WIRE": "float32"}
@@ -107,6 +110,28 @@ def test_a_process_that_comes_later_has_what_the_others_have(job: Job) -> None:
             ends[0]["lr"],
         )
         assert (end["ranks"], end["joined"]) == (RANKS, 1)
+
+
+def test_newcomers_find_the_job_by_torchs_store_whoever_was_lost(tmp_path: Path) -> None:
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "MSDU_RENDEZVOUS": ""}
+    agents = {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # no rank serves it
+    job = Job(tmp_path, {**EXACT, **place, **agents, "TEST_PAUSE": "0.1"})
+    try:
+        job.start(3, TEST_WAITS="1", TORCHELASTIC_RESTART_COUNT="1")
+        assert "ready" in job.read(3)
+        for number in range(RANKS):
+            job.start(number, 5 if number == 0 else -1)
+        assert job.end(0)[-1] == {"accident": 5}
+        late = job.end(3, "go\n")
+        ends = [job.end(number)[-1] for number in (1, 2)] + [late[-1]]
+    finally:
+        job.close()
+    assert late[0]["started"] > 5
+    assert len({end["model"] for end in ends}) == 1
+    assert [end["ranks"] for end in ends] == [RANKS] * RANKS
 
 
 EPOCHS = 4

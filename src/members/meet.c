@@ -17,10 +17,13 @@
     UINT64_C(200000000) /* the same for rank 0 of a launch, which may be the first                 \
                          */
 
+/* To look again can wait until it is told where this process is. */
 static void wish(struct msdu__members *members, enum msdu__wish what)
 {
     (void)pthread_mutex_lock(&members->mail.lock);
-    members->mail.wish = what;
+    if (members->mail.wish != MSDU__WISH_PUBLISH) {
+        members->mail.wish = what;
+    }
     (void)pthread_cond_broadcast(&members->mail.changed);
     (void)pthread_mutex_unlock(&members->mail.lock);
 }
@@ -224,6 +227,9 @@ static bool is_still_there(struct msdu__members *members)
         is_found = msdu__find_lookup(&members->find, 0, &place, cause) == MSDU_OK;
     } else if (!get_answer(&members->mail, &is_found, &place)) {
         wish(members, MSDU__WISH_PLACE);
+        return false;
+    }
+    if (is_found && place.count == 0) { /* to a further WISH_PUBLISH */
         return false;
     }
     if (is_found && !is_own(members, &place)) {

@@ -117,6 +117,12 @@ class _Arguments:
 
 def _check(settings: dict[str, str]) -> None:
     """Say what is wrong with a setting before the script begins."""
+    wanted = os.environ.get("MSDU_RANKS_LEAST") or settings.get("ranks_least")
+    if wanted and wanted != "0":
+        _refuse(
+            "ranks_least: an unmodified script cannot follow ranks that come and go, since a "
+            "newcomer would begin it anew. msdu.attach() in the script can"
+        )
     try:
         known, _ = _settings.split(settings)
         probe = {k: v for k, v in known.items() if k not in ("ranks", "rank", "backend")}

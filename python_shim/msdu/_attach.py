@@ -144,6 +144,12 @@ class Attachment(Session):
         ``rendezvous`` names a tcp address). With local steps parameters follow the others' means,
         and optimizer states stay local.
         """
+        if self.group and _level.needs_level(self.optimizers):
+            raise _abi.Error(
+                _abi.ERR_UNSUPPORTED,
+                "join(): the optimizer's state cannot follow where ranks come and go (setting "
+                "ranks_least): let msdu.batches() divide the samples",
+            )
         self._settle()
         before = self._context.summary().steps
         self._gradients.park()

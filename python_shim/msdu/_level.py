@@ -38,9 +38,12 @@ def _states(optimizers: Sequence[torch.optim.Optimizer]) -> list[tuple[str, torc
 def _next_port(address: str) -> str:
     """Beside a rendezvous that the attachment itself occupies."""
     parts = urlsplit(address)
-    if parts.scheme != "tcp" or parts.port is None:
+    if parts.scheme != "tcp":
         return address
-    return f"tcp://{parts.netloc.rpartition(':')[0]}:{parts.port + 1}"
+    places = [one.rpartition(":") for one in parts.netloc.split(",")]
+    if not all(port.isdigit() for _, _, port in places):
+        return address
+    return "tcp://" + ",".join(f"{host}:{int(port) + 1}" for host, _, port in places)
 
 
 @contextmanager

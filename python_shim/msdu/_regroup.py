@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import ctypes
 import io
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +22,22 @@ class Stateful(Protocol):
     def state_dict(self) -> Any: ...
 
     def load_state_dict(self, state: Any) -> Any: ...
+
+
+def is_wanted(settings: Mapping[str, Any]) -> bool:
+    """May ranks come and go?"""
+    wanted = os.environ.get("MSDU_RANKS_LEAST") or settings.get("ranks_least")
+    return str(wanted or 0) != "0"
+
+
+def refuse(settings: Mapping[str, Any], what: str) -> None:
+    """Trainers that cannot follow a group that changes, before anything is sent."""
+    if is_wanted(settings):
+        raise _abi.Error(
+            _abi.ERR_UNSUPPORTED,
+            f"setting ranks_least: {what} cannot follow ranks that come and go: its loop counts on "
+            "one process group. msdu.attach() in a loop of your own can",
+        )
 
 
 def share(context: Context, value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import torch.distributed as dist
 
-from . import _abi, _context, _store
+from . import _abi, _context, _regroup, _store
 
 # Attachments by group and job: its ranks attach in the same order. By rank as well, since ranks may
 # be threads of this process (backend local).
@@ -59,7 +59,7 @@ def place(
     if store is None:
         return found, None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if os.environ.get("MSDU_RANKS_LEAST") or given.get("ranks_least"):
+    if _regroup.is_wanted(given):
         attempt = "group"  # who comes back looks where the others were
     return found, _store.Store(store, f"{attempt}/", number)
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from . import _abi, _device, _tensors
+from . import _abi, _device, _regroup, _tensors
 from ._attach import Attachment
 from ._gradients import EXCHANGE, Gradients
 from ._session import Optimizers
@@ -250,6 +250,7 @@ class HookState(Attachment):
         if not isinstance(ddp, TorchDDP):
             raise _tensors.invalid(f"ddp is a {type(ddp).__name__}, not a DistributedDataParallel")
         refuse_kinds(ddp)
+        _regroup.refuse(settings, "a trainer that keeps torch's DistributedDataParallel")
         settings.setdefault("broadcast", "no")
         self.ddp = ddp
         super().__init__(ddp.module, optimizer, buffers, False, ddp.process_group, settings)

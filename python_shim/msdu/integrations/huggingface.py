@@ -11,7 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from transformers import TrainerCallback
 
-from .. import _tensors
+from .. import _regroup, _tensors
 from ..ddp import HookState, comm_hook
 
 logger = logging.getLogger("msdu")
@@ -50,6 +50,7 @@ class MsduCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
             msdu.Error: several processes, but no DistributedDataParallel around the model; or as
                 :func:`msdu.attach`.
         """
+        _regroup.refuse(self._settings, "this Trainer")  # its world is one where agents have none
         if args.world_size == 1:
             return
         wrapped = _wrapper_of(model)

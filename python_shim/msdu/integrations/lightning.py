@@ -15,7 +15,7 @@ except ImportError:  # the package under its other name
         TrainerFn,
     )
 
-from .. import _settings
+from .. import _regroup, _settings
 from ..ddp import HookState, comm_hook
 
 logger = logging.getLogger("msdu")
@@ -47,6 +47,7 @@ class MsduStrategy(DDPStrategy):  # type: ignore[misc,unused-ignore]
 
     def setup(self, trainer: Any) -> None:
         """Lightning's setup, then the hook."""
+        _regroup.refuse(self._wanted, "Lightning's Trainer")
         super().setup(trainer)
         if trainer.state.fn != TrainerFn.FITTING or self.world_size == 1:
             return

@@ -171,8 +171,13 @@ class Attachment(Session):
         """Make all ranks equal to the bit now (evaluation, a checkpoint). All ranks call it after
         the same step; training goes on afterwards."""
         self._settle()
-        self._context.call(self._context.lib.synchronize)
-        self._follow_group()
+        is_done = False
+        while not is_done:
+            if self._equalized.begin():
+                self._meet()
+            self._context.call(self._context.lib.synchronize)
+            is_done = not self._context.has_regrouped  # else all do so anew, as do newcomers
+            self._follow_group()
         self._take(self._context.summary())
 
     def keep(self, *objects: Stateful) -> None:

@@ -3,67 +3,11 @@
 
 from __future__ import annotations
 
-import collections
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-SCRIPTS = Path(__file__).parent / "scripts"
-RANKS = 3
-STEPS = 60
-
-
-class Job:
-    """Processes of one job, by what they were started as."""
-
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        self._environment = {
-            **os.environ,
-            "MSDU_RANKS": str(RANKS),
-            "MSDU_RENDEZVOUS": f"file://{folder}",
-            "MSDU_RANKS_LEAST": "1",
-            "MSDU_DEADLINE_MS": "20000",
-            "OMP_NUM_THREADS": "1",
-            **settings,
-        }
-        self.processes: dict[int, subprocess.Popen[str]] = {}
-
-    def start(self, number: int, accident: int = -1, **environment: str) -> None:
-        self.run(number, ["regroup.py", str(number), str(STEPS), str(accident)], **environment)
-
-    def run(self, number: int, words: list[str], **environment: str) -> None:
-        self.processes[number] = subprocess.Popen(
-            [sys.executable, str(SCRIPTS / words[0]), *words[1:]],
-            env={**self._environment, "MSDU_RANK": str(number % RANKS), **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
-
-    def read(self, number: int) -> str:
-        """A line that a process prints."""
-        out = self.processes[number].stdout
-        assert out is not None
-        return out.readline()
-
-    def end(self, number: int, told: str = "") -> list[dict[str, Any]]:
-        """What a process printed that was told this."""
-        out, problem = self.processes[number].communicate(told, timeout=100)
-        code = self.processes[number].returncode
-        assert code in (0, -9), f"process {number}: {problem}"
-        return [json.loads(line) for line in out.splitlines()]
+from regroup_job import EXACT, LOCAL, RANKS, Job
 
 
 @pytest.fixture
@@ -71,10 +15,6 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
     made = Job(tmp_path, request.param)
     yield made
     made.close()
-
-
-EXACT = {"MSDU_INTERVAL": "fixed", "MSDU_INTERVAL_STEPS": "1", "MSDU_WIRE": "float32"}
-LOCAL = {**EXACT, "MSDU_INTERVAL_STEPS": "5"}
 
 
 @pytest.mark.parametrize(
@@ -132,42 +72,3 @@ def test_newcomers_find_the_job_by_torchs_store_whoever_was_lost(tmp_path: Path)
     assert late[0]["started"] > 5
     assert len({end["model"] for end in ends}) == 1
     assert [end["ranks"] for end in ends] == [RANKS] * RANKS
-
-
-EPOCHS = 4
-SAMPLES = 203
-
-
-def check_samples(printed: dict[int, list[dict[str, Any]]], dead: list[int]) -> None:
-    """Each sample of each epoch is in one step that counted. What a dead rank took for its own last
-    step does not count where the others made that step anew."""
-    living = [row for n, rows in printed.items() if n not in dead for row in rows if "ids" in row]
-    steps = {(row["group"], row["step"]) for row in living}
-    counted: dict[int, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    for rows in printed.values():
-        for row in rows:
-            if "ids" in row and (row["group"], row["step"]) in steps:
-                counted[row["epoch"]].update(row["ids"])
-    assert sorted(counted) == list(range(EPOCHS))
-    for epoch, samples in counted.items():
-        assert samples == collections.Counter(range(SAMPLES)), (epoch, samples.most_common(3))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("job", [{**EXACT, "TEST_PAUSE": "0.1"}], ids=["exact"], indirect=True)
-def test_samples_of_a_lost_rank_are_given_to_the_others(job: Job, workers: int) -> None:
-    def words(number: int, accident: int = -1) -> list[str]:
-        return ["regroup_batches.py", *map(str, (number, EPOCHS, accident, workers))]
-
-    job.run(7, words(7), TEST_WAITS="1")
-    assert "ready" in job.read(7)
-    for number in range(RANKS):  # rank 0 is lost in the second epoch
-        job.run(number, words(number, 22 if number == 0 else -1))
-    printed = {0: job.end(0)}
-    assert printed[0][-1] == {"accident": 22}
-    for number in (7, 1, 2):
-        printed[number] = job.end(number, "go\n" if number == 7 else "")
-    check_samples(printed, dead=[0])
-    ends = [printed[number][-1] for number in (1, 2, 7)]
-    assert len({(end["model"], end["ranks"], end["joined"]) for end in ends}) == 1
-    assert (ends[0]["ranks"], ends[0]["joined"]) == (3, 1)

@@ -50,12 +50,12 @@ class Agents:
     def __init__(self, folder: Path, endpoint: str, nodes: str) -> None:
         self.end = folder / "end"
         self._log = folder
-        self._words = [
+        self.words = [
             *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}"),
             *("--max-restarts=3", "--monitor-interval=0.1", "--rdzv-backend=msdu"),
             *(f"--rdzv-endpoint={endpoint}", "--rdzv-id=run7"),
         ]
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYTHONPATH": f"{installed(folder)}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "OMP_NUM_THREADS": "1",
@@ -70,8 +70,8 @@ class Agents:
             with (self._log / f"{number}.err").open("wb") as problems:
                 self.processes.append(
                     subprocess.Popen(
-                        [*self._words, f"--nproc-per-node={workers}", *script],
-                        env=self._environment,
+                        [*self.words, f"--nproc-per-node={workers}", *script],
+                        env=self.environment,
                         stdout=out,
                         stderr=problems,
                     )
@@ -192,6 +192,22 @@ def test_agents_of_several_workers_and_one_that_dies_alone(agents: Agents) -> No
     assert agents.ranks(0) == 4
     ends = agents.finish([0])
     assert len({(end["model"], end["ranks"]) for end in ends}) == 1 and len(ends) == 2
+
+
+def test_the_example_under_an_agent(agents: Agents) -> None:
+    pytest.importorskip("sklearn")
+    example = str(HERE.parents[1] / "examples" / "elastic_train.py")
+    done = subprocess.run(
+        [*agents.words, "--nproc-per-node=2", example, "--epochs=3"],
+        env=agents.environment,
+        capture_output=True,
+        text=True,
+        timeout=LATE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [float(one) for one in re.findall(r"epoch \d accuracy ([0-9.]+) %", done.stdout)]
+    assert len(found) == 3 and found[-1] > 50
+    assert "is rank 1 of 2" in done.stdout
 
 
 def test_what_the_endpoint_means(monkeypatch: pytest.MonkeyPatch) -> None:

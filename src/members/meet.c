@@ -43,8 +43,7 @@ static void begin_meeting(struct msdu__members *members, const struct msdu__rank
     struct msdu__standby *standby = &members->standby;
     struct msdu__member_id id;
     memcpy(&id, place->id, sizeof(id));
-    struct msdu__line *line =
-        place->count > 0 ? msdu__line_new(place->has_id ? &id : NULL) : NULL;
+    struct msdu__line *line = place->count > 0 ? msdu__line_new(place->has_id ? &id : NULL) : NULL;
     if (line != NULL) {
         memcpy(line->addresses, place->addresses, sizeof(line->addresses));
         line->addresses_count = place->count;
@@ -273,8 +272,8 @@ static void go_on_standing(struct msdu__members *members)
 {
     struct msdu__standby *standby = &members->standby;
     bool is_due = standby->now_ns >= standby->stand_ns;
-    bool is_so = members->find.kind == MSDU__FIND_TCP ? is_first(members, is_due)
-                                                     : is_still_there(members);
+    bool is_so =
+        members->find.kind == MSDU__FIND_TCP ? is_first(members, is_due) : is_still_there(members);
     if (is_so && is_due) {
         standby->stand_ns = 0;
         msdu__council_form(&standby->council);
@@ -338,7 +337,8 @@ static bool is_keeper(const struct msdu__council *council)
     return council->rank == 0 || council->is_short;
 }
 
-/* Also the others of the lowest ranks: a newcomer may come while rank 0 is dead and a step lasts. */
+/* Also the others of the lowest ranks: a newcomer may come while rank 0 is dead and a step lasts.
+ */
 static bool is_looker(const struct msdu__council *council)
 {
     return council->rank < LOOKERS || council->is_short;

@@ -86,8 +86,8 @@ static const char *next_place(const char *at, char host[MSDU__FIND_HOST_BYTES],
     char one[MSDU__FIND_HOST_BYTES + MSDU__FIND_PORT_BYTES];
     size_t length = strcspn(at, ",");
     (void)snprintf(one, sizeof(one), "%.*s", (int)length, at);
-    bool is_place = length < sizeof(one) && msdu__net_place(one, host, MSDU__FIND_HOST_BYTES, port,
-                                                            MSDU__FIND_PORT_BYTES);
+    bool is_place = length < sizeof(one) &&
+                    msdu__net_place(one, host, MSDU__FIND_HOST_BYTES, port, MSDU__FIND_PORT_BYTES);
     return is_place ? at + length : NULL;
 }
 

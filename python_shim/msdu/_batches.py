@@ -102,14 +102,13 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
         """
         while self.epoch < count:
             yield self.epoch
-            self._from = self._position()
+            self._from = self._position() if self._session().group else self.n
             self._starts.clear()
             if self._from == self._total(self._from):
                 self.set_epoch(self.epoch + 1)
 
     def __iter__(self) -> Iterator[list[int]]:
         session = self._session()
-        self._refuse_clock(session)
         session.drawn.clear()
         work, group, step = self._work, -1, 0
         self._has_moved = True
@@ -137,6 +136,7 @@ class batches(Sampler[list[int]]):  # noqa: N801 - called as a function is
     def _turn(self, session: Session) -> int:
         """To the first samples of the epoch that no step took: as this begins, and where ranks were
         lost or joined, with what was drawn for steps that came to nothing. Returns the step."""
+        self._refuse_clock(session)
         work, step = self._work, session.next_step
         if self._has_moved:
             position, self._from = self._from, 0

@@ -60,6 +60,24 @@ def share(context: Context, value: Any) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
+class Options:
+    """What schedules write into the optimizers, beside their own states."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = optimizers
+
+    def state_dict(self) -> list[list[dict[str, Any]]]:
+        return [
+            [{k: v for k, v in group.items() if k != "params"} for group in one.param_groups]
+            for one in self._optimizers
+        ]
+
+    def load_state_dict(self, state: list[list[dict[str, Any]]]) -> None:
+        for one, groups in zip(self._optimizers, state):
+            for group, options in zip(one.param_groups, groups):
+                group.update(options)
+
+
 class Kept:
     """What is equal on all ranks and in nobody's parameters.
 
@@ -97,7 +115,7 @@ class Kept:
         has_changed = False
         while self._are_due:
             self._are_due = False
-            self._take(self.objects, True)
+            self._take([Options(self._optimizers), *self.objects], True)
             self._done()
             has_changed = has_changed or self._context.has_regrouped
             self.follow()
@@ -125,7 +143,8 @@ class Kept:
         if len(states) != len(objects):
             raise _abi.Error(
                 _abi.ERR_MISMATCH,
-                f"rank 0 keeps {len(states)} objects equal on all ranks, this rank {len(objects)}",
+                f"rank 0 keeps {len(states) - 1} objects equal on all ranks, this rank "
+                f"{len(objects) - 1}",
             )
         for one, state in zip(objects, states):
             one.load_state_dict(state)

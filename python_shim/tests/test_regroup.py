@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from regroup_job import EXACT, LOCAL, RANKS, Job
+
+from msdu import _regroup
 
 
 @pytest.fixture
@@ -72,3 +75,36 @@ def test_newcomers_find_the_job_by_torchs_store_whoever_was_lost(tmp_path: Path)
     assert late[0]["started"] > 5
     assert len({end["model"] for end in ends}) == 1
     assert [end["ranks"] for end in ends] == [RANKS] * RANKS
+
+
+class OfRank0:
+    """A context whose ranks all get what rank 0 gave."""
+
+    has_regrouped = False
+
+
+def test_survivors_take_learning_rates_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has counted one iteration more at the loss, and its schedule has passed a boundary."""
+    ranks = []
+    given = []
+    for steps in (10, 9):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)
+        for _ in range(steps):
+            optimizer.step()
+            schedule.step()
+        kept = _regroup.Kept(OfRank0(), [optimizer])  # type: ignore[arg-type]
+        kept.objects.append(schedule)
+        ranks.append((kept, optimizer, schedule))
+
+    def share(_: object, value: object) -> object:
+        given.append(value)
+        return given[0]
+
+    monkeypatch.setattr(_regroup, "share", share)
+    monkeypatch.setattr(_regroup.Kept, "_done", lambda _: None)
+    for kept, _, _ in ranks:
+        kept._are_due = True
+        assert not kept.begin()
+    assert [one.param_groups[0]["lr"] for _, one, _ in ranks] == [0.1, 0.1]
+    assert ranks[1][2].last_epoch == 10

@@ -97,6 +97,7 @@ class Attachment(Session):
         optimizers: its optimizers.
         rank: of this process; it and `ranks` change with the group (setting ``ranks_least``).
         ranks: how many there are.
+        group: number of the present group of ranks (setting ``ranks_least``); 0: it is fixed.
         history: rows of (step, interval_steps, wire_bits, bytes_sent, wait_ns, elapsed_ns).
         has_all: this rank missed no step of the epoch that join() ended last.
     """

@@ -220,6 +220,17 @@ def test_the_wheel_trains_in_an_empty_environment(installed: Path, tmp_path: Pat
     assert str(installed.parents[1] / "lib") in text
 
 
+def test_the_wheel_tells_torchrun_of_its_rendezvous(installed: Path) -> None:
+    code = (
+        "from importlib.metadata import entry_points\n"
+        "found = entry_points(group='torchrun.handlers')['msdu'].load()()\n"
+        "print(found.__name__)"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([installed, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "Handler\n", done.stderr
+
+
 def test_the_wheel_says_what_it_misses(tmp_path: Path) -> None:
     """No library anywhere: one line, before anything is built."""
     pytest.importorskip("setuptools")

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan's stages on this rank, in torch's engine: micro-batches in, gradients and the loss out."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional
+
+import torch
+from torch.distributed.pipelining import PipelineStage
+
+from . import _abi, _stages_engine
+from ._stages_plan import Plan
+
+Value = Any  # what goes from layer to layer: a tensor, or a tuple of tensors
+Loss = Callable[[Value, torch.Tensor], torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What a tensor between two layers is like, always."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Of one such tensor."""
+        return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
+
+    def cast(self, dtype: Optional[torch.dtype]) -> Form:
+        """The same in another type, if it is floating point at all."""
+        is_cast = dtype is not None and self.dtype.is_floating_point
+        return dataclasses.replace(self, dtype=dtype) if is_cast else self  # type: ignore[arg-type]
+
+    def meta(self, is_input: bool) -> torch.Tensor:
+        """For torch, which makes buffers like it. Inputs of the model need no gradient."""
+        needs = self.dtype.is_floating_point and not is_input
+        return torch.empty(self.shape, dtype=self.dtype, device="meta", requires_grad=needs)
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} {str(self.dtype).replace('torch.', '')}"
+
+
+Forms = tuple[Form, ...]  # of a value
+
+
+def tensors(value: Value) -> tuple[torch.Tensor, ...]:
+    """Of a value, which is a tensor or a tuple of tensors.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    found = (value,) if isinstance(value, torch.Tensor) else value
+    if not isinstance(found, tuple) or not all(isinstance(one, torch.Tensor) for one in found):
+        raise TypeError(f"a {type(value).__name__} is no tensor, and no tuple of tensors")
+    return found
+
+
+def forms(value: Value) -> Forms:
+    """Of a value's tensors."""
+    return tuple(Form(tuple(one.shape), one.dtype) for one in tensors(value))
+
+
+def words(of: Forms) -> str:
+    """For a message."""
+    return ", ".join(map(str, of))
+
+
+class Piece(torch.nn.Module):
+    """A run of layers. Names are those of an nn.Sequential of the whole model.
+
+    Args:
+        layers: by number, in a row.
+        between: forms of what enters each layer of the model, and of what the last one gives.
+        boundary: type in which floating point values travel between stages; None: their own.
+    """
+
+    def __init__(
+        self,
+        layers: Mapping[int, torch.nn.Module],
+        between: Sequence[Forms],
+        boundary: Optional[torch.dtype],
+    ) -> None:
+        super().__init__()
+        for number in sorted(layers):
+            self.add_module(str(number), layers[number])
+        self._between = between
+        self._first, self._end = min(layers), max(layers) + 1
+        self._enters = None if self._first == 0 else boundary
+        self._leaves = None if self._end == len(between) - 1 else boundary
+
+    def ends(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What enters and what leaves, for torch."""
+        given, made = self._between[self._first], self._between[self._end]
+        return (
+            [one.cast(self._enters).meta(self._first == 0) for one in given],
+            [one.cast(self._leaves).meta(False) for one in made],
+        )
+
+    def forward(self, *given: torch.Tensor) -> Value:
+        """All layers, whose values must be like those of the example."""
+        value: Value = given if len(given) > 1 else given[0]
+        if self._enters is not None:
+            value = _cast(value, self._between[self._first])
+        for number, layer in enumerate(self.children(), self._first):
+            value = layer(*value) if isinstance(value, tuple) else layer(value)
+            self._check(number, value)
+        if self._leaves is not None:
+            made = tuple(one.cast(self._leaves) for one in self._between[self._end])
+            value = _cast(value, made)
+        is_last = self._end == len(self._between) - 1
+        return value if is_last else _with_gradients(value)
+
+    def _check(self, number: int, value: Value) -> None:
+        found, expected = forms(value), self._between[number + 1]
+        if found != expected:
+            layer = type(self.get_submodule(str(number))).__name__
+            raise _abi.Error(
+                _abi.ERR_INVALID,
+                f"layer {number} ({layer}) gives {words(found)}, and gave {words(expected)} for "
+                "the example: shapes between layers may not change",
+            )
+
+
+def _cast(value: Value, to: Forms) -> Value:
+    made = tuple(one.to(form.dtype) for one, form in zip(tensors(value), to))
+    return made if isinstance(value, tuple) else made[0]
+
+
+def _with_gradients(value: Value) -> Value:
+    """A stage without parameters in front of the others has nothing to differentiate, but the
+    next one sends it gradients."""
+    if not torch.is_grad_enabled():
+        return value
+    made = tuple(
+        one if one.requires_grad or not one.is_floating_point() else one.detach().requires_grad_()
+        for one in tensors(value)
+    )
+    return made if isinstance(value, tuple) else made[0]
+
+
+class _Stage(PipelineStage):
+    """A stage with clocks: pure computing, since messages are waited for outside."""
+
+    forward_s = 0.0
+    backward_s = 0.0
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        made = super().forward_one_chunk(*args, **kwargs)
+        self.forward_s += time.perf_counter() - begin
+        return made
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        made = super().backward_one_chunk(*args, **kwargs)
+        self.backward_s += time.perf_counter() - begin
+        return made
+
+    def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        made = super().backward_weight_one_chunk(*args, **kwargs)
+        self.backward_s += time.perf_counter() - begin
+        return made
+
+
+class Run:
+    """A plan on this rank.
+
+    Args:
+        plan: checked.
+        device: of this rank in the plan; it must be in use.
+        pieces: modules of its stages, by number of the stage.
+        loss: of a micro-batch, its mean; gradients are those of the mean over micro-batches.
+        group: of torch.distributed: the ranks of the devices in use, ascending. None: all ranks.
+
+    Attributes:
+        times: by stage, seconds of computing forward and backward in the last step.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: int,
+        pieces: Mapping[int, Piece],
+        loss: Loss,
+        group: Optional[Any] = None,
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.times: dict[int, tuple[float, float]] = {}
+        self._stages = [self._stage(number, piece, group) for number, piece in pieces.items()]
+        self._is_first = 0 in pieces
+        self._is_last = len(plan.stages) - 1 in pieces
+        # early receives move bytes soonest over Gloo, and block the stream of NCCL
+        is_early = self._stages[0].device.type == "cpu"
+        self._engine = _stages_engine.engine(
+            self._stages,
+            plan.micro_batches,
+            lambda made, target: loss(made, target) / plan.micro_batches,
+            plan.rows_with_messages() if is_early else plan.rows(),
+            is_early,
+        )
+
+    def _stage(self, number: int, piece: Piece, group: Optional[Any]) -> _Stage:
+        given, made = piece.ends()
+        place = next((p.device for p in piece.parameters()), torch.device("cpu"))
+        ends = {"input_args": tuple(given), "output_args": tuple(made)}
+        return _Stage(piece, number, len(self.plan.stages), place, group=group, **ends)
+
+    def gradients(self, x: Value, y: torch.Tensor) -> Optional[torch.Tensor]:
+        """Forward and backward passes of a step; gradients add up in ``.grad``.
+
+        Args:
+            x, y: the batch; read on the first and on the last stage.
+
+        Returns:
+            The mean loss, on the last stage's rank; None elsewhere.
+        """
+        for stage in self._stages:
+            stage.forward_s = stage.backward_s = 0.0
+        losses: list[torch.Tensor] = []
+        given = tensors(x) if self._is_first else ()
+        target = {"target": y} if self._is_last else {}
+        self._engine.step(*given, **target, losses=losses, return_outputs=False)
+        self.times = {s.stage_index: (s.forward_s, s.backward_s) for s in self._stages}
+        return _sum(one.detach() for one in losses) if self._is_last else None
+
+
+def _sum(losses: Iterable[torch.Tensor]) -> Optional[torch.Tensor]:
+    total = None
+    for one in losses:
+        total = one.clone() if total is None else total.add_(one)
+    return total

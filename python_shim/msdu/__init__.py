@@ -15,6 +15,7 @@ from ._settings import Setting, settings
 if TYPE_CHECKING:
     from ._attach import Attachment, attach, summary
     from ._batches import batches
+    from ._pipeline import Pipeline, pipeline
     from ._summary import Row, Summary, plot
     from .ddp import DistributedDataParallel, HookState, comm_hook
 
@@ -23,12 +24,14 @@ __all__ = [
     "DistributedDataParallel",
     "Error",
     "HookState",
+    "Pipeline",
     "Row",
     "Setting",
     "Summary",
     "attach",
     "batches",
     "comm_hook",
+    "pipeline",
     "plot",
     "settings",
     "summary",
@@ -41,9 +44,11 @@ _LATER = {
     "Attachment": "_attach",
     "DistributedDataParallel": "ddp",
     "HookState": "ddp",
+    "Pipeline": "_pipeline",
     "attach": "_attach",
     "batches": "_batches",
     "comm_hook": "ddp",
+    "pipeline": "_pipeline",
     "summary": "_attach",
     "Row": "_summary",
     "Summary": "_summary",

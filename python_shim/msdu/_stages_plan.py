@@ -51,7 +51,7 @@ class Plan:
     Attributes:
         micro_batches: of a step.
         stages: they cover all layers.
-        orders: by device, computing in its order.
+        orders: by device, in the order of their first stages; computing in its order.
         step_ns: of a step, simulated; 0: not known.
         bound_ns: no plan is faster; 0: not known.
     """
@@ -138,20 +138,18 @@ class Plan:
         """The same with messages: all receives first, those from a device in the order of its
         sends. So messages match by order alone, and bytes move as soon as they are there."""
         messages: dict[int, list[str]] = {device: [] for device in self.orders}
-        rows = []
-        for device in self.devices:
-            row = []
-            for action in self.orders[device]:
-                row.append(text_of(action))
+        rows: dict[int, list[str]] = {device: [] for device in self.orders}
+        for device, order in self.orders.items():
+            for action in order:
+                rows[device].append(text_of(action))
                 number, kind, batch = action
                 other = {"F": number + 1, "B": number - 1, "I": number - 1}.get(kind, -1)
                 if not 0 <= other < len(self.stages) or self.stages[other].device == device:
                     continue
                 letter = "F" if kind == "F" else "B"
-                row.append(f"{number}SEND_{letter}{batch}")
+                rows[device].append(f"{number}SEND_{letter}{batch}")
                 messages[self.stages[other].device].append(f"{other}RECV_{letter}{batch}")
-            rows.append(row)
-        return [messages[device] + row for device, row in zip(self.devices, rows)]
+        return [messages[device] + rows[device] for device in self.devices]
 
     def dumps(self) -> bytes:
         """For a file, or for the other ranks: only one of them plans."""

@@ -120,6 +120,14 @@ class Attachment(Session):
             self._is_synced = before
             self._set_mode()
 
+    def exchange(self) -> None:
+        """Reduce what is in ``.grad`` now: gradients that :meth:`no_sync` kept to this rank.
+
+        The optimizer's step does so by itself; this is for what comes before it, such as clipping.
+        In local steps, which reduce nothing, nothing happens.
+        """
+        self._take_by_hand()
+
     def set_loss(self, loss: Any) -> None:
         """Tell this rank's training loss (policy ``plateau``): a number or a tensor of one.
 

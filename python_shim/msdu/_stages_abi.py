@@ -7,7 +7,7 @@ import ctypes
 import dataclasses
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_size_t, c_uint32
-from typing import Any, Optional
+from typing import Any
 
 from . import _abi
 from ._stages_plan import Action, Plan, Stage
@@ -135,8 +135,8 @@ def _texts(values: Sequence[str]) -> Any:
     return (c_char_p * len(values))(*(value.encode() for value in values))
 
 
-def _struct(question: Question) -> QuestionStruct:
-    """Arrays live as long as the struct."""
+def struct(question: Question) -> QuestionStruct:
+    """For the library; arrays live as long as the struct."""
     devices = len(question.forward_ns)
     return QuestionStruct(
         size=ctypes.sizeof(QuestionStruct),
@@ -157,7 +157,8 @@ def _struct(question: Question) -> QuestionStruct:
     )
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The functions of stages.h."""
     found = ctypes.CDLL(_abi.library().path)
     found.msdu_stages_plan.argtypes = [POINTER(QuestionStruct), POINTER(POINTER(PlanStruct))]
     found.msdu_stages_free.argtypes = [POINTER(PlanStruct)]
@@ -176,13 +177,13 @@ def plan(question: Question) -> Plan:
     Raises:
         msdu.Error: MSDU_ERR_NOT_FOUND, too little memory or no link; what else stages.h says.
     """
-    found, library = POINTER(PlanStruct)(), _library()
-    asked = _struct(question)
-    _abi.library().check(library.msdu_stages_plan(ctypes.byref(asked), ctypes.byref(found)))
+    found, loaded = POINTER(PlanStruct)(), library()
+    asked = struct(question)
+    _abi.library().check(loaded.msdu_stages_plan(ctypes.byref(asked), ctypes.byref(found)))
     try:
         return _read(found.contents)
     finally:
-        library.msdu_stages_free(found)
+        loaded.msdu_stages_free(found)
 
 
 def time_ns(question: Question, present: Plan) -> float:
@@ -203,8 +204,8 @@ def time_ns(question: Question, present: Plan) -> float:
         rank_begin=(c_uint32 * len(begins))(*begins),
     )
     step_ns = c_double()
-    asked = _struct(question)
-    code = _library().msdu_stages_time(
+    asked = struct(question)
+    code = library().msdu_stages_time(
         ctypes.byref(asked), ctypes.byref(given), ctypes.byref(step_ns)
     )
     _abi.library().check(code)
@@ -225,22 +226,3 @@ def _read(found: PlanStruct) -> Plan:
         for rank in range(found.rank_count)
     }
     return Plan(found.micro_batches, stages, orders, found.step_ns, found.bound_ns)
-
-
-def lowered(question: Question) -> Optional[list[list[str]]]:
-    """The library's own order with messages, by rank: the tests compare ours with it."""
-    found, library = POINTER(PlanStruct)(), _library()
-    names = ("F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B")
-    asked = _struct(question)
-    _abi.library().check(library.msdu_stages_plan(ctypes.byref(asked), ctypes.byref(found)))
-    try:
-        p = found.contents
-        return [
-            [
-                f"{a.stage}{names[a.kind]}{a.micro_batch}"
-                for a in p.lowered[p.lowered_begin[rank] : p.lowered_begin[rank + 1]]
-            ]
-            for rank in range(p.rank_count)
-        ]
-    finally:
-        library.msdu_stages_free(found)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's engine for pipelines of any order. The only file that uses names that torch keeps to
-itself: the class ``_PipelineScheduleRuntime``, its ``_load_csv``, and where it failed."""
+itself: the class ``_PipelineScheduleRuntime``, its ``_load_csv``, where it failed, and the store
+of the default group."""
 
 from __future__ import annotations
 
@@ -64,6 +65,11 @@ def engine(
     finally:
         os.unlink(path)
     return made
+
+
+def store() -> Any:
+    """The store of torch.distributed's default group."""
+    return torch.distributed.distributed_c10d._get_default_store()
 
 
 def failed_at(problem: BaseException) -> Optional[tuple[int, str]]:

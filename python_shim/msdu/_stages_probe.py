@@ -5,15 +5,24 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
+import statistics
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
+import torch.distributed as dist
 
 from . import _abi
-from ._stages_run import Forms, Value, forms, words
+from ._stages_ranks import Ranks
+from ._stages_run import Forms, Value, forms, tensors, words
+
+_PASSES = 7  # of which the median counts
+_LINK_BYTES = 1 << 20
+_ROUND_TRIPS = 3
 
 Layer = Union[torch.nn.Module, Callable[[], torch.nn.Module]]
 
@@ -26,7 +35,7 @@ def invalid(text: str) -> _abi.Error:
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers inside depend on the seed alone, and those outside on nothing inside."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with torch.random.fork_rng(_gpus(device)):
         torch.manual_seed(seed)
         yield
 
@@ -91,43 +100,185 @@ class Layers:
 
 @dataclasses.dataclass
 class Look:
-    """What layers are like.
+    """What layers are like, for one micro-batch.
 
     Attributes:
         between: forms of what enters each layer, and of what the last one gives.
+        names: of layers, for messages.
         trained: by layer, how many trained parameters.
+        kept_bytes, state_bytes: by layer: what it keeps for its backward pass, and has in
+            parameters, buffers, gradients and optimizer states.
+        forward_ns, backward_ns: by layer, on this device; medians. 0 where nothing was timed.
     """
 
-    between: list[Forms]
-    trained: list[int]
+    between: list[Forms] = dataclasses.field(default_factory=list)
+    names: list[str] = dataclasses.field(default_factory=list)
+    trained: list[int] = dataclasses.field(default_factory=list)
+    kept_bytes: list[float] = dataclasses.field(default_factory=list)
+    state_bytes: list[float] = dataclasses.field(default_factory=list)
+    forward_ns: list[float] = dataclasses.field(default_factory=list)
+    backward_ns: list[float] = dataclasses.field(default_factory=list)
 
 
-def look(layers: Layers, x: Value, y: torch.Tensor, loss: Callable[..., Any]) -> Look:
+def look(
+    layers: Layers,
+    example: tuple[Value, torch.Tensor],
+    loss: Callable[..., Any],
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+    is_timed: bool,
+) -> Look:
     """Run a micro-batch through all layers, one at a time.
+
+    Args:
+        is_timed: measure, which takes eight passes instead of one.
 
     Raises:
         msdu.Error: MSDU_ERR_INVALID with the layer that does not take what the one before gives,
             or shares a parameter.
     """
-    found = Look([], [])
+    found = Look()
     known: dict[int, Any] = {}
-    with torch.no_grad():
-        value = x
+    value, y = example
+    with torch.random.fork_rng(_gpus(tensors(value)[0].device)), torch.enable_grad():
         for number in range(len(layers)):
             layer = layers.look(number)
             layers.refuse_tied(number, layer, known)
+            trained = [p for p in layer.parameters() if p.requires_grad]
             found.between.append(_forms(number, value))
-            found.trained.append(sum(p.requires_grad for p in layer.parameters()))
-            value = run(layers, number, layer, value)
+            found.names.append(f"{number} ({type(layer).__name__})")
+            found.trained.append(len(trained))
+            is_last = number == len(layers) - 1
+            value = _try(found, layers, number, layer, value, (loss, y) if is_last else None, is_timed)
+            found.state_bytes.append(_state_bytes(layer, trained, optimizer))
         found.between.append(_forms(len(layers), value))
-        try:
-            made = loss(value, y)
-        except Exception as problem:
-            text = f"the loss does not take what the last layer gives, {words(found.between[-1])}"
-            raise invalid(f"{text}: {_line(problem)}") from problem
-        if not isinstance(made, torch.Tensor) or made.numel() != 1:
-            raise invalid("the loss is not one number: it is the mean over a micro-batch")
     return found
+
+
+def _try(
+    found: Look,
+    layers: Layers,
+    number: int,
+    layer: torch.nn.Module,
+    value: Value,
+    end: Optional[tuple[Callable[..., Any], torch.Tensor]],
+    is_timed: bool,
+) -> Value:
+    """Pass a value through a layer; the last one counts the loss as its own."""
+    given = tuple(
+        one.detach().requires_grad_(one.is_floating_point() and number > 0)
+        for one in tensors(value)
+    )
+    given_value: Value = given if isinstance(value, tuple) else given[0]
+    times: list[tuple[float, float]] = []
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        made = run(layers, number, layer, given_value)
+        _forms(number + 1, made)
+        if end is not None:
+            _apply(end, made)
+    for param in layer.parameters():
+        kept.pop(param.untyped_storage().data_ptr(), None)
+    for _ in range(_PASSES if is_timed else 0):
+        begin = _now(given[0].device)
+        again = run(layers, number, layer, given_value)
+        ends = tensors(again) if end is None else (_apply(end, again),)
+        middle = _now(given[0].device)
+        ends = tuple(one for one in ends if one.requires_grad)
+        if ends:
+            torch.autograd.backward(ends, tuple(map(torch.ones_like, ends)))
+        times.append((middle - begin, _now(given[0].device) - middle))
+    found.kept_bytes.append(float(sum(kept.values())))
+    found.forward_ns.append(1e9 * statistics.median(f for f, _ in times) if times else 0.0)
+    found.backward_ns.append(1e9 * statistics.median(b for _, b in times) if times else 0.0)
+    return tuple(one.detach() for one in made) if isinstance(made, tuple) else made.detach()
+
+
+def _apply(end: tuple[Callable[..., Any], torch.Tensor], made: Value) -> torch.Tensor:
+    loss, y = end
+    try:
+        found = loss(made, y)
+    except Exception as problem:
+        text = f"the loss does not take what the last layer gives, {words(forms(made))}"
+        raise invalid(f"{text}: {_line(problem)}") from problem
+    if not isinstance(found, torch.Tensor) or found.numel() != 1:
+        raise invalid("the loss is not one number: it is the mean over a micro-batch")
+    return found
+
+
+def _state_bytes(
+    layer: torch.nn.Module,
+    trained: Sequence[torch.Tensor],
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+) -> float:
+    """Parameters, buffers, gradients, and what an optimizer makes in its first step."""
+    total = _bytes([*layer.parameters(), *layer.buffers()])
+    if not trained:
+        return total
+    made = optimizer(trained)
+    for param in trained:
+        param.grad = torch.zeros_like(param)
+    made.step()
+    states = [one for state in made.state.values() for one in state.values()]
+    return total + _bytes(trained) + _bytes([s for s in states if isinstance(s, torch.Tensor)])
+
+
+def _bytes(of: Sequence[torch.Tensor]) -> float:
+    return float(sum(one.numel() * one.element_size() for one in of))
+
+
+def _gpus(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def links(ranks: Ranks, device: torch.device, group: Any) -> tuple[list[float], list[float]]:
+    """Rates in bytes a second and latencies in ns from this device to the others of its replica.
+    All ranks call it; pairs that share no device measure at the same time."""
+    count = ranks.devices
+    rates, latencies = [math.inf] * count, [0.0] * count
+    seats = list(range(count)) + [-1] * (count % 2)  # a round-robin tournament
+    for _ in range(len(seats) - 1):
+        for a, b in zip(seats[: len(seats) // 2], reversed(seats)):
+            if ranks.device in (a, b) and min(a, b) >= 0:
+                other = a + b - ranks.device
+                is_first = ranks.device < other
+                with ranks.blaming(ranks.of(other)):
+                    peer = ranks.of(other)
+                    short = _round_trip(peer, is_first, 1, device, group)
+                    long = _round_trip(peer, is_first, _LINK_BYTES, device, group)
+                latencies[other] = 1e9 * short / 2
+                rates[other] = _LINK_BYTES / max((long - short) / 2, 1e-9)
+        seats.insert(1, seats.pop())
+    return rates, latencies
+
+
+def _round_trip(
+    peer: int, is_first: bool, count: int, device: torch.device, group: Any
+) -> float:
+    """Seconds, the best of a few."""
+    data = torch.zeros(count, dtype=torch.uint8, device=device)
+    best = math.inf
+    for _ in range(_ROUND_TRIPS):
+        begin = _now(device)
+        if is_first:
+            dist.send(data, peer, group=group)
+            dist.recv(data, peer, group=group)
+        else:
+            dist.recv(data, peer, group=group)
+            dist.send(data, peer, group=group)
+        best = min(best, _now(device) - begin)
+    return best
 
 
 def run(layers: Layers, number: int, layer: torch.nn.Module, value: Value) -> Value:

@@ -142,29 +142,54 @@ def _with_gradients(value: Value) -> Value:
     return made if isinstance(value, tuple) else made[0]
 
 
-class _Stage(PipelineStage):
-    """A stage with clocks: pure computing, since messages are waited for outside."""
+class LostError(Exception):
+    """A message between two devices failed.
 
-    forward_s = 0.0
-    backward_s = 0.0
+    Attributes:
+        device: the other one.
+        problem: what torch raised.
+    """
+
+    def __init__(self, device: int, problem: Exception) -> None:
+        super().__init__(str(problem))
+        self.device = device
+        self.problem = problem
+
+
+class _Clock:
+    """Time inside, and what was raised there: by computing, since messages are outside."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.problem: Optional[BaseException] = None
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        self.seconds += time.perf_counter() - self._begin
+        if problem is not None and self.problem is None:
+            self.problem = problem
+
+
+class _Stage(PipelineStage):
+    """A stage with clocks."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.forward_clock, self.backward_clock = _Clock(), _Clock()
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
-        made = super().forward_one_chunk(*args, **kwargs)
-        self.forward_s += time.perf_counter() - begin
-        return made
+        with self.forward_clock:
+            return super().forward_one_chunk(*args, **kwargs)
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
-        made = super().backward_one_chunk(*args, **kwargs)
-        self.backward_s += time.perf_counter() - begin
-        return made
+        with self.backward_clock:
+            return super().backward_one_chunk(*args, **kwargs)
 
     def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
-        made = super().backward_weight_one_chunk(*args, **kwargs)
-        self.backward_s += time.perf_counter() - begin
-        return made
+        with self.backward_clock:
+            return super().backward_weight_one_chunk(*args, **kwargs)
 
 
 class Run:
@@ -178,7 +203,8 @@ class Run:
         group: of torch.distributed: the ranks of the devices in use, ascending. None: all ranks.
 
     Attributes:
-        times: by stage, seconds of computing forward and backward in the last step.
+        times: by stage, seconds of computing forward and backward in the last step, without the
+            loss.
     """
 
     def __init__(
@@ -191,8 +217,10 @@ class Run:
     ) -> None:
         self.plan = plan
         self.device = device
-        self.times: dict[int, tuple[float, float]] = {}
+        self.times: dict[int, tuple[float, ...]] = {}
         self._stages = [self._stage(number, piece, group) for number, piece in pieces.items()]
+        self._loss = loss
+        self._loss_clock = _Clock()
         self._is_first = 0 in pieces
         self._is_last = len(plan.stages) - 1 in pieces
         # early receives move bytes soonest over Gloo, and block the stream of NCCL
@@ -200,7 +228,7 @@ class Run:
         self._engine = _stages_engine.engine(
             self._stages,
             plan.micro_batches,
-            lambda made, target: loss(made, target) / plan.micro_batches,
+            self._mean,
             plan.rows_with_messages() if is_early else plan.rows(),
             is_early,
         )
@@ -220,14 +248,38 @@ class Run:
         Returns:
             The mean loss, on the last stage's rank; None elsewhere.
         """
-        for stage in self._stages:
-            stage.forward_s = stage.backward_s = 0.0
+        clocks = [self._loss_clock, *(c for s in self._stages for c in _clocks(s))]
+        for clock in clocks:
+            clock.seconds = 0.0
         losses: list[torch.Tensor] = []
         given = tensors(x) if self._is_first else ()
         target = {"target": y} if self._is_last else {}
-        self._engine.step(*given, **target, losses=losses, return_outputs=False)
-        self.times = {s.stage_index: (s.forward_s, s.backward_s) for s in self._stages}
+        try:
+            self._engine.step(*given, **target, losses=losses, return_outputs=False)
+        except Exception as problem:
+            own = next((clock.problem for clock in clocks if clock.problem is not None), None)
+            if own is not None:
+                raise (own.__cause__ or own) from None  # torch's has the batch's values in it
+            raise LostError(self._peer(problem), problem) from problem
+        self.times = {s.stage_index: tuple(c.seconds for c in _clocks(s)) for s in self._stages}
         return _sum(one.detach() for one in losses) if self._is_last else None
+
+    def _mean(self, made: Value, target: torch.Tensor) -> torch.Tensor:
+        with self._loss_clock:
+            return self._loss(made, target) / self.plan.micro_batches
+
+    def _peer(self, problem: Exception) -> int:
+        """The device that a failed message was from or to."""
+        stages = self.plan.stages
+        number, kind = _stages_engine.failed_at(problem) or (self._stages[0].stage_index, "")
+        other = number + (1 if kind in ("B", "I", "RECV_B", "SEND_F") else -1)
+        if not 0 <= other < len(stages):
+            other = number + 1 if other < 0 else number - 1
+        return stages[min(max(other, 0), len(stages) - 1)].device
+
+
+def _clocks(stage: _Stage) -> tuple[_Clock, _Clock]:
+    return stage.forward_clock, stage.backward_clock
 
 
 def _sum(losses: Iterable[torch.Tensor]) -> Optional[torch.Tensor]:

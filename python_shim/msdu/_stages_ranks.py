@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of a pipeline and of its replicas: who has which device, and who failed."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, NoReturn, Optional
+
+import torch
+import torch.distributed as dist
+
+from . import _abi, _stages_engine
+from ._stages_plan import Plan
+
+_GRACE = datetime.timedelta(seconds=5)  # in which the ranks that notice a loss say so
+_numbers = itertools.count()  # pipelines of this process; ranks make them in the same order
+
+
+class Ranks:
+    """Rank r of R replicas on D devices each is device r % D of replica r // D.
+
+    Args:
+        replicas: of the pipeline.
+        deadline: seconds that a rank waits for another.
+
+    Attributes:
+        rank, count: in torch's default group.
+        devices: of a replica.
+        replica, device: of this rank.
+    """
+
+    def __init__(self, replicas: int, deadline: float) -> None:
+        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self.replicas = replicas
+        self.devices = self.count // replicas
+        self.replica, self.device = divmod(self.rank, self.devices)
+        self._deadline = deadline
+        self._timeout = datetime.timedelta(seconds=deadline)
+        self._store = dist.PrefixStore(f"msdu_pipeline_{next(_numbers)}", _stages_engine.store())
+        self._groups: list[Any] = []
+        self._everyone = self.group(range(self.count), "gloo")
+        self._row = self._everyone
+        for number in range(replicas if replicas > 1 else 0):
+            made = self.group((self.of(d, number) for d in range(self.devices)), "gloo")
+            self._row = made if number == self.replica else self._row
+        self._sends: list[tuple[int, Any]] = []
+
+    def group(self, ranks: Iterable[int], backend: Optional[str] = None) -> Any:
+        """A process group; all ranks call it. None for those outside."""
+        made = dist.new_group(list(ranks), timeout=self._timeout, backend=backend)
+        self._groups.append(made)
+        return made
+
+    def of(self, device: int, replica: Optional[int] = None) -> int:
+        """The rank that has a device, in this replica unless another is named."""
+        return (self.replica if replica is None else replica) * self.devices + device
+
+    def engine(self, plan: Plan) -> Any:
+        """The group of this replica's devices in use."""
+        made = [
+            self.group(self.of(device, replica) for device in plan.devices)
+            for replica in range(self.replicas)
+        ]
+        return made[self.replica]
+
+    def columns(self, plan: Plan) -> Any:
+        """The group of all replicas' ranks with this rank's device, where both are in use."""
+        found = None
+        if self.replicas > 1:
+            for device in plan.devices:
+                made = self.group(self.of(device, replica) for replica in range(self.replicas))
+                found = made if device == self.device else found
+        return found
+
+    # --- all at once ---
+
+    def gather(self, make: Callable[[], Any]) -> list[Any]:
+        """What make() gives on each rank, everywhere.
+
+        Raises:
+            Exception: what was raised here. msdu.Error: of another rank, with its number.
+        """
+        value, problem = _tried(make)
+        found: list[Any] = [None] * self.count
+        said = None if problem is None else _told(problem)
+        dist.all_gather_object(found, (value, said), group=self._everyone)
+        if problem is not None:
+            raise problem
+        for rank, (_, told) in enumerate(found):
+            if told is not None:
+                raise _abi.Error(told[0], f"rank {rank}: {told[1]}")
+        return [one for one, _ in found]
+
+    def share(self, make: Callable[[], bytes]) -> bytes:
+        """What make() gives on rank 0, everywhere; an error, too."""
+        value, problem = _tried(make) if self.rank == 0 else (b"", None)
+        box = [(value, None if problem is None else _told(problem))]
+        dist.broadcast_object_list(box, 0, group=self._everyone)
+        if problem is not None:
+            raise problem
+        value, told = box[0]
+        if told is not None:
+            raise _abi.Error(*told)
+        return bytes(value)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Over this replica, in place, on the CPU."""
+        dist.all_reduce(values, group=self._row)
+        return values
+
+    def largest(self, values: torch.Tensor) -> torch.Tensor:
+        """Over all ranks, in place, on the CPU."""
+        dist.all_reduce(values, dist.ReduceOp.MAX, group=self._everyone)
+        return values
+
+    def collect(self, own: Mapping[int, Any], owners: Mapping[int, int]) -> dict[int, Any]:
+        """What layers' owners have, on rank 0 and on the CPU, one layer after another.
+
+        Args:
+            own: by layer, on replica 0; what torch.save() writes.
+            owners: device by layer.
+        """
+        found: dict[int, Any] = {}
+        for layer, device in sorted(owners.items()):
+            is_owner = self.rank == device  # of replica 0
+            if self.rank == 0:
+                found[layer] = _loaded(_saved(own[layer]) if is_owner else self._take(device))
+            elif is_owner:
+                self._give(0, _saved(own[layer]))
+        return found
+
+    def _give(self, peer: int, data: torch.Tensor) -> None:
+        with self.blaming(peer):
+            dist.send(torch.tensor([len(data)]), peer, group=self._everyone)
+            dist.send(data, peer, group=self._everyone)
+
+    def _take(self, peer: int) -> torch.Tensor:
+        size = torch.zeros(1, dtype=torch.int64)
+        with self.blaming(peer):
+            dist.recv(size, peer, group=self._everyone)
+            data = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(data, peer, group=self._everyone)
+        return data
+
+    # --- a number from the last stage ---
+
+    def tell(self, value: Optional[float], device: int) -> float:
+        """A number that one device of this replica has, on all of them."""
+        made = torch.zeros((), dtype=torch.float64)
+        root = self.of(device)
+        if self.device == device:
+            self._settle()
+            made.fill_(value)
+            for other in range(self.devices):
+                if other != device:
+                    peer = self.of(other)
+                    with self.blaming(peer):
+                        self._sends.append((peer, dist.isend(made, peer, group=self._everyone)))
+        else:
+            with self.blaming(root):
+                dist.recv(made, root, group=self._everyone)
+        return float(made)
+
+    def _settle(self) -> None:
+        """A number told before has arrived."""
+        for peer, work in self._sends:
+            with self.blaming(peer):
+                work.wait()
+        self._sends.clear()
+
+    def finish(self) -> None:
+        """All ranks are here; nothing is under way between them."""
+        self._settle()
+        self.gather(lambda: None)
+
+    # --- failures ---
+
+    def blaming(self, peer: int) -> Any:
+        """A context: what fails inside is the peer's fault, or that of whom the peer blames."""
+        return _Blaming(self, peer)
+
+    def failed(self, problem: BaseException) -> None:
+        """This rank ends for a reason of its own: the others shall know."""
+        lines = str(problem).splitlines() or [""]
+        self._say(f"!{type(problem).__name__}: {lines[0]}")
+
+    def lost(self, peer: int, problem: BaseException) -> NoReturn:
+        """A message from or to this peer failed.
+
+        Raises:
+            msdu.Error: with the rank that is the cause. MSDU_ERR_TIMEOUT: it is gone or late;
+                MSDU_ERR_STATE: it said why.
+        """
+        self._say(str(peer))
+        seen = {self.rank}
+        said = ""
+        while peer not in seen:
+            seen.add(peer)
+            said = self._said_by(peer)
+            if not said or said.startswith("!"):
+                break
+            peer = int(said)
+        if said.startswith("!"):
+            raise _abi.Error(_abi.ERR_STATE, f"pipeline: rank {peer} ended: {said[1:]}")
+        where = f"device {peer % self.devices} of the plan"
+        raise _abi.Error(
+            _abi.ERR_TIMEOUT,
+            f"pipeline: rank {peer} ({where}) is gone, or did not answer within "
+            f"{self._deadline:g} s",
+        ) from problem
+
+    def _say(self, text: str) -> None:
+        try:
+            self._store.compare_set(str(self.rank), "", text)
+        except Exception:  # noqa: BLE001 - the store is with the rank that is gone
+            return
+
+    def _said_by(self, peer: int) -> str:
+        try:
+            self._store.wait([str(peer)], _GRACE)
+            return str(self._store.get(str(peer)).decode())
+        except Exception:  # noqa: BLE001 - nothing was said in time, or nobody can be asked
+            return ""
+
+
+class _Blaming:
+    def __init__(self, ranks: Ranks, peer: int) -> None:
+        self._ranks, self._peer = ranks, peer
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        if isinstance(problem, RuntimeError) and not isinstance(problem, _abi.Error):
+            self._ranks.lost(self._peer, problem)
+
+
+def _tried(make: Callable[[], Any]) -> tuple[Any, Optional[Exception]]:
+    try:
+        return make(), None
+    except Exception as problem:  # noqa: BLE001 - told to the others, then raised
+        return None, problem
+
+
+def _saved(value: Any) -> torch.Tensor:
+    """As bytes."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    return torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+
+
+def _loaded(data: torch.Tensor) -> Any:
+    return torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
+
+
+def _told(problem: Exception) -> tuple[int, str]:
+    code = problem.code if isinstance(problem, _abi.Error) else _abi.ERR_STATE
+    return code, str(problem) or type(problem).__name__

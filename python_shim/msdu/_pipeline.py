@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, Union
 import torch
 import torch.distributed as dist
 
-from . import _abi, _stages_abi, _stages_engine, _stages_plan, _stages_probe
+from . import _abi, _settings, _stages_abi, _stages_engine, _stages_plan, _stages_probe
 from ._attach import Attachment, attach
 from ._pipeline_summary import PipelineSummary, StageSummary
 from ._stages_plan import Plan
@@ -126,7 +126,7 @@ class Pipeline:
         options: Mapping[str, Any],
         settings: Mapping[str, Any],
     ) -> None:
-        _check(options, example, micro_batches)
+        _check(options, settings, example, micro_batches)
         self._options = options
         self._settings = {"deadline_ms": int(1e3 * options["deadline"]), **settings}
         self._loss, self._optimizer = loss, optimizer
@@ -481,11 +481,14 @@ class Pipeline:
                 own[number].load_state_dict(packed[part])
 
 
-def _check(options: Mapping[str, Any], example: Any, micro_batches: int) -> None:
+def _check(
+    options: Mapping[str, Any], settings: Mapping[str, Any], example: Any, micro_batches: int
+) -> None:
     if not dist.is_available() or not dist.is_initialized():
         text = "pipeline: call torch.distributed.init_process_group() before"
         raise _abi.Error(_abi.ERR_STATE, text)
     _stages_engine.runtime()
+    _settings.check(_settings.split(settings)[0])
     if options["boundary"] not in _BOUNDARIES:
         boundary = options["boundary"]
         raise invalid(f"boundary: {boundary!r} is none of {', '.join(_BOUNDARIES)}")

@@ -34,7 +34,7 @@ def runtime() -> Any:
         steps = inspect.signature(found.step).parameters
         if not {"filename", "format"} <= set(loads) or "return_outputs" not in steps:
             raise ImportError("its parameters are others")
-    except (ImportError, AttributeError) as problem:
+    except (ImportError, AttributeError, TypeError) as problem:
         text = f"{_NEEDS}; this is {torch.__version__}: {problem}"
         raise _abi.Error(_abi.ERR_UNSUPPORTED, text) from problem
     return found

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from . import _abi, _stages_engine
 from ._stages_plan import Plan
 
-_GRACE = datetime.timedelta(seconds=5)  # in which the ranks that notice a loss say so
+_GRACE = datetime.timedelta(seconds=3)  # in which a rank that notices a loss, too, says so
+_GONE = "!"
 _numbers = itertools.count()  # pipelines of this process; ranks make them in the same order
 
 
@@ -203,8 +204,12 @@ class Ranks:
             if not said or said.startswith("!"):
                 break
             peer = int(said)
-        if said.startswith("!"):
+        if said.startswith("!") and said != _GONE:
             raise _abi.Error(_abi.ERR_STATE, f"pipeline: rank {peer} ended: {said[1:]}")
+        self._say(_GONE, peer)
+        if peer == self.rank:
+            text = f"pipeline: the others waited {self._deadline:g} s for this rank {peer} in vain"
+            raise _abi.Error(_abi.ERR_TIMEOUT, text) from problem
         where = f"device {peer % self.devices} of the plan"
         raise _abi.Error(
             _abi.ERR_TIMEOUT,
@@ -212,9 +217,10 @@ class Ranks:
             f"{self._deadline:g} s",
         ) from problem
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, of: Optional[int] = None) -> None:
+        """What ended a rank, in the store: the rank that it blames, or "!" and the reason."""
         try:
-            self._store.compare_set(str(self.rank), "", text)
+            self._store.compare_set(str(self.rank if of is None else of), "", text)
         except Exception:  # noqa: BLE001 - the store is with the rank that is gone
             return
 

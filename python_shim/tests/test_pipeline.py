@@ -5,9 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import nets
 import pipelines
 import pytest
 import ranks
+import torch
+
+import msdu
+from msdu import _stages_plan
 
 MICRO_BATCHES = 4
 STEPS = range(4)
@@ -81,3 +86,81 @@ def test_two_replicas_of_two_stages_have_the_bits_of_one_process(clip: float) ->
     for replica in range(2):
         assert [one[0] for one in found[2 * replica :][:2]] == [wanted[replica::2]] * 2
         pipelines.same([one[1] for one in found[2 * replica :][:2]], net)
+
+
+def decay(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+def resumed(before: bytes, after: bytes) -> Any:
+    """Two steps under a plan, two more under another, from what rank 0 saved."""
+    ranks.join_torch()
+    options = {"schedule": decay}
+    first = pipelines.make("mlp", "adamw", MICRO_BATCHES, plan=before, **options)
+    for step in STEPS[:2]:
+        first.step(*pipelines.batch("mlp", step, MICRO_BATCHES))
+    own = first.state_dict(gather=False)
+    box = [first.state_dict()]
+    assert bool(box[0]) == (ranks.rank() == 0)
+    torch.distributed.broadcast_object_list(box, 0)  # the file
+    state = box[0]
+    pipelines.whole("mlp").load_state_dict(state["model"])
+    second = pipelines.make("mlp", "adamw", MICRO_BATCHES, plan=after, seed=7, **options)
+    second.load_state_dict(state)
+    for step in STEPS[2:]:
+        second.step(*pipelines.batch("mlp", step, MICRO_BATCHES))
+    if own["model"]:
+        missing = {**state, "optimizer": {}}
+        with pytest.raises(msdu.Error, match="the state has no layer"):
+            first.load_state_dict(missing)
+    with pytest.raises(msdu.Error, match="3 layers, not 1 and 6"):
+        first.load_state_dict({"format": 1, "layers": 3})
+    return pipelines.values(second), second.steps
+
+
+def test_a_checkpoint_fits_any_other_cut() -> None:
+    net = pipelines.whole("mlp")
+    optimizer = nets.OPTIMIZERS["adamw"](net.parameters())
+    schedule = decay(optimizer)
+    for step in STEPS:
+        optimizer.zero_grad()
+        x, y = pipelines.batch("mlp", step, MICRO_BATCHES)
+        for part, target in zip(x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES)):
+            (pipelines.loss(net(part), target) / MICRO_BATCHES).backward()
+        optimizer.step()
+        schedule.step()
+    plans = [pipelines.plan(seed, 6, 2, MICRO_BATCHES) for seed in (1, 2)]
+    found = ranks.run(resumed, *plans)
+    pipelines.same([one[0] for one in found], net)
+    assert [one[1] for one in found] == [4, 4]
+
+
+SPLIT = {
+    0: ["0F0", "0F1", "2F0", "2F1", "2I0", "2I1", "2W0", "2W1", "0B0", "0B1"],
+    1: ["1F0", "1F1", "1I0", "1I1", "1W1", "1W0"],
+}
+
+
+def variants() -> Any:
+    """Split backward passes in a V, and half as many bytes between stages."""
+    ranks.join_torch()
+    cuts = [(0, 0, 2), (1, 2, 4), (0, 4, 6)]
+    split = _stages_plan.by_hand(cuts, SPLIT, 2).dumps()
+    whole = {d: [a.replace("I", "B") for a in o if "W" not in a] for d, o in SPLIT.items()}
+    found = []
+    for plan, boundary in ((split, "float32"), (_stages_plan.by_hand(cuts, whole, 2), "bfloat16")):
+        pipe = pipelines.make("transformer", "sgd", 2, plan=plan, boundary=boundary)
+        losses = [pipe.step(*pipelines.batch("transformer", step, 2)) for step in STEPS]
+        found.append((losses, pipelines.values(pipe)))
+    return found
+
+
+def test_split_backward_and_narrow_boundaries() -> None:
+    net, wanted = pipelines.alone("transformer", "sgd", STEPS, 2)
+    found = ranks.run(variants)
+    split, narrow = ([one[i][0] for one in found] for i in range(2))
+    assert split == [wanted] * 2
+    together = {k: v for one in found for k, v in one[0][1].items()}
+    for name, value in net.named_parameters():  # weights of two micro-batches in another order
+        torch.testing.assert_close(together[name], value)
+    assert narrow[0] == pytest.approx(wanted, rel=0.02) and narrow[0] != wanted

@@ -422,7 +422,7 @@ class Pipeline:
         Returns:
             ``"model"`` is what ``nn.Sequential`` of all layers loads; on the CPU if gathered.
         """
-        for attachment in self.attachments.values():
+        for attachment in self.attachments.values() if not self._is_finished else ():
             attachment.synchronize()
         own = {number: self._pack(number) for number in self.modules}
         if gather:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from forks import SCRIPTS, attached, launch, plain, values
 
 EXAMPLES = SCRIPTS.parents[2] / "examples"
@@ -77,3 +78,19 @@ def test_uneven_ranks(folder: Path) -> None:
     assert re.search(r"(?m)^ msdu .* s  accuracy .* %  step [0-9]+, round [0-9]+, [a-z]+, h [0-9]+", output)
     assert len(re.findall(r"(?m)^rank [01]: [0-9]+ steps, missed [0-9]+ rounds$", output)) == 2
     assert "points of" in output.splitlines()[-1]
+
+
+def test_pipeline_train(tmp_path: Path) -> None:
+    """On the repository's documents, two replicas of two stages; a checkpoint at the end."""
+    script = EXAMPLES / "pipeline_train.py"
+    saved = tmp_path / "saved.pt"
+    words = [str(script), "--steps", "30", "--replicas", "2", "--blocks", "2", "--save", str(saved)]
+    outcomes = launch(4, plain(*words), tmp_path / "run")
+    values(outcomes)
+    output = outcomes[0].output
+    found = [float(one) for one in re.findall(r"loss ([0-9.]+)", output)]
+    assert len(found) == 3 and found[-1] < 3.5 < found[0] + 0.5
+    assert "30 steps of 8 micro-batches" in output
+    assert len(torch.load(saved)["optimizer"]) == 4
+    outcomes = launch(1, plain(str(script), "--data", str(tmp_path / "none.txt")), tmp_path / "none")
+    assert "none.txt; --data names a file" in outcomes[0].problem

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import statistics
 import time
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from . import _abi, _settings, _stages_abi, _stages_engine, _stages_plan, _stages_probe
 from ._attach import Attachment, attach
 from ._pipeline_summary import PipelineSummary, StageSummary
+from ._stages_adapt import Regret
 from ._stages_plan import Plan
 from ._stages_probe import Layer, Layers, Look, invalid
 from ._stages_ranks import Ranks
@@ -23,8 +25,8 @@ from ._stages_run import LostError, Loss, Piece, Run, Value, tensors
 
 _FORMAT = 1  # of state_dict()
 _BOUNDARIES = {"float32": None, "bfloat16": torch.bfloat16}
-_STEPS_KEPT = 16
-_EVERY = 16  # steps after which ranks tell each other their times; sooner at the start
+_EVERY = 16  # steps after which ranks tell each other their times
+_EARLY = (2, 4, 8)  # and at the start
 
 Factory = Callable[[Any], torch.optim.Optimizer]
 
@@ -43,6 +45,7 @@ def pipeline(
     split_backward: bool = False,
     two_stages: bool = False,
     schedule: Optional[Callable[[torch.optim.Optimizer], Any]] = None,
+    adapt: int = _EVERY,
     seed: int = 0,
     deadline: float = 300.0,
     **settings: Any,
@@ -79,6 +82,9 @@ def pipeline(
             of parameters then.
         two_stages: a rank may have two stages, such as the first and the last.
         schedule: makes a learning rate schedule for an optimizer; it steps after it.
+        adapt: steps after which rank 0 looks whether machines have become slower or faster. Layers
+            move to other ranks, with their optimizers' states, once what a better plan would have
+            saved is what moving costs; training keeps its bits. 0: never; nor with ``plan``.
         seed: see ``layers``.
         deadline: seconds that a rank waits for another, longer than a step.
         settings: of :func:`msdu.attach`, which joins the replicas.
@@ -98,6 +104,7 @@ def pipeline(
         "memory": memory,
         "may": split_backward * _stages_abi.SPLIT | two_stages * _stages_abi.TWO,
         "schedule": schedule,
+        "adapt": adapt,
         "seed": seed,
         "deadline": deadline,
     }
@@ -139,7 +146,11 @@ class Pipeline:
         self._is_finished = False
         self.steps = 0
         self.moves = 0
-        self._step_s: list[float] = []
+        every = options["adapt"] or _EVERY
+        self._every = every
+        self._step_s: collections.deque[float] = collections.deque(maxlen=every)
+        self._stages_s: collections.deque[dict[int, float]] = collections.deque(maxlen=every)
+        self._regret: Optional[Regret] = None
         self._measured: Optional[torch.Tensor] = None
         self._plan_and_build()
 
@@ -152,13 +163,17 @@ class Pipeline:
             made = ranks.share(lambda: self._given(options["plan"]).dumps())
         else:
             rows = self._rows_of_links()
-            made = ranks.share(lambda: _stages_abi.plan(self._question(looks, rows)).dumps())
+            question = self._question(looks, rows)
+            made = ranks.share(lambda: _stages_abi.plan(question).dumps())
         self.plan: Plan = _stages_plan.read(made)
         self.modules: dict[int, torch.nn.Module] = {}
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
         self.schedules: dict[int, Any] = {}
         self.attachments: dict[int, Attachment] = {}
+        begin = time.perf_counter()
         self._build()
+        if not is_given and options["adapt"]:
+            self._regret = Regret(question, self.plan, time.perf_counter() - begin)
 
     # --- planning ---
 
@@ -221,7 +236,7 @@ class Pipeline:
         pieces: dict[int, Piece] = {}
         for number in plan.of(ranks.device):
             stage = plan.stages[number]
-            own = {layer: self._layer(layer) for layer in range(stage.first, stage.end)}
+            own = {n: self._layer(n) for n in range(stage.first, stage.end)}
             pieces[number] = Piece(own, self._looked.between, self._boundary)
         self._run = Run(plan, ranks.device, pieces, self._loss, group) if pieces else None
         for number, piece in pieces.items() if column is not None else ():
@@ -233,6 +248,8 @@ class Pipeline:
                 )
 
     def _layer(self, number: int) -> torch.nn.Module:
+        if number in self.modules:
+            return self.modules[number]
         module = self.modules[number] = self._layers.build(number)
         trained = [p for p in module.parameters() if p.requires_grad]
         if trained:
@@ -283,6 +300,7 @@ class Pipeline:
                 for attachment in self.attachments.values():
                     stack.enter_context(attachment.no_sync())
                 found = self._run.gradients(x, y)
+            self._stages_s.append(self._run.times)
         loss = self._ranks.tell(None if found is None else float(found), self.plan.stages[-1].device)
         for attachment in self.attachments.values():
             attachment.exchange()
@@ -295,9 +313,10 @@ class Pipeline:
         self.steps += 1
         if self._step_s:
             self._step_s[-1] += time.perf_counter() - begin
-            del self._step_s[:-_STEPS_KEPT]
-        if self.steps % _EVERY == 0 or self.steps in (2, 4, 8):
+        if self.steps % self._every == 0 or self.steps in _EARLY:
             self._failing_loudly(self._measure)
+        if self._regret is not None and self.steps % self._every == 0:
+            self._failing_loudly(self._adapt)
 
     def _update(self) -> None:
         for number, optimizer in self.optimizers.items():
@@ -346,6 +365,56 @@ class Pipeline:
             self._ranks.failed(problem)
             raise
 
+    # --- other cuts ---
+
+    def _adapt(self) -> None:
+        """Rank 0 decides, since processors may break ties differently."""
+        assert self._regret is not None and self._measured is not None
+        regret, measured = self._regret, self._measured[:-1].tolist()
+
+        def decide() -> bytes:
+            found = regret.look(measured, self._every)
+            return b"" if found is None else found.dumps()
+
+        made = self._ranks.share(decide)
+        if made:
+            self._move(_stages_plan.read(made))
+
+    def move(self, plan: Any) -> None:
+        """Take another plan from the next step on: layers travel to where it has them, with their
+        optimizers and schedules. All ranks call it between steps. Training has the bits that it
+        had if the plan had always been this one; replicas become equal.
+
+        Args:
+            plan: as for :func:`msdu.pipeline`; rank 0's counts.
+        """
+        made = self._ranks.share(lambda: self._given(plan).dumps())
+        self._failing_loudly(lambda: self._move(_stages_plan.read(made)))
+
+    def _move(self, plan: Plan) -> None:
+        for attachment in self.attachments.values():
+            attachment.finish()
+            attachment.close()
+        self.attachments.clear()
+        before, after = self.plan.owners(), plan.owners()
+        self._ranks.carry(before, after, self._pack, self._receive)
+        begin = time.perf_counter()
+        self.plan = plan
+        for number in [n for n in self.modules if after[n] != self._ranks.device]:
+            for own in (self.modules, self.optimizers, self.schedules):
+                own.pop(number, None)
+        self._build()
+        self._stages_s.clear()
+        self._step_s.clear()
+        self._measured = None
+        self.moves += before != after
+        if self._regret is not None:
+            self._regret.moved(plan, time.perf_counter() - begin)
+
+    def _receive(self, number: int, packed: Mapping[str, Any]) -> None:
+        self._layer(number)
+        self._unpack(number, packed)
+
     # --- the end, and what is seen from outside ---
 
     def finish(self) -> None:
@@ -354,16 +423,16 @@ class Pipeline:
             return
         for attachment in self.attachments.values():
             attachment.finish()
-        if self.steps:
+        if self._step_s:
             self._failing_loudly(self._measure)
         self._ranks.finish()
         self._is_finished = True
 
     def _measure(self) -> None:
-        """Computing of each stage in a step, and the step: the slowest rank's median."""
+        """Computing of each stage in a step, and the step: medians, the slowest rank's."""
         found = torch.zeros(len(self.plan.stages) + 1, dtype=torch.float64)
-        for number, times in (self._run.times if self._run is not None else {}).items():
-            found[number] = sum(times)
+        for number in self.plan.of(self._ranks.device):
+            found[number] = statistics.median(times[number] for times in self._stages_s)
         found[-1] = statistics.median(self._step_s) if self._step_s else 0.0
         self._measured = self._ranks.largest(found)
 
@@ -426,7 +495,7 @@ class Pipeline:
             attachment.synchronize()
         own = {number: self._pack(number) for number in self.modules}
         if gather:
-            own = self._ranks.collect(own, self._owners())
+            own = self._ranks.collect(own, self.plan.owners())
             if self._ranks.rank:
                 return {}
         return {
@@ -461,9 +530,6 @@ class Pipeline:
             parts = {part: state[part][number] for part in ("optimizer", "schedule")}
             self._unpack(number, {"model": model, **parts})
         self.steps = state["steps"]
-
-    def _owners(self) -> dict[int, int]:
-        return {n: s.device for s in self.plan.stages for n in range(s.first, s.end)}
 
     def _pack(self, number: int) -> dict[str, Any]:
         """All that belongs to a layer."""

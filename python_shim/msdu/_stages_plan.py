@@ -71,6 +71,10 @@ class Plan:
         """Numbers of a device's stages."""
         return [number for number, stage in enumerate(self.stages) if stage.device == device]
 
+    def owners(self) -> dict[int, int]:
+        """Devices by layer."""
+        return {n: stage.device for stage in self.stages for n in range(stage.first, stage.end)}
+
     def check(self, layers: int, devices: int) -> None:
         """Does it fit a model of so many layers on so many devices, and can its order be run?
 

@@ -41,7 +41,8 @@ class Ranks:
         self._deadline = deadline
         self._timeout = datetime.timedelta(seconds=deadline)
         self._store = dist.PrefixStore(f"msdu_pipeline_{next(_numbers)}", _stages_engine.store())
-        self._groups: list[Any] = []
+        self._engines: dict[tuple[int, ...], Any] = {}  # by devices in use: plans may change
+        self._columns: dict[int, Any] = {}
         self._everyone = self.group(range(self.count), "gloo")
         self._row = self._everyone
         for number in range(replicas if replicas > 1 else 0):
@@ -51,9 +52,7 @@ class Ranks:
 
     def group(self, ranks: Iterable[int], backend: Optional[str] = None) -> Any:
         """A process group; all ranks call it. None for those outside."""
-        made = dist.new_group(list(ranks), timeout=self._timeout, backend=backend)
-        self._groups.append(made)
-        return made
+        return dist.new_group(list(ranks), timeout=self._timeout, backend=backend)
 
     def of(self, device: int, replica: Optional[int] = None) -> int:
         """The rank that has a device, in this replica unless another is named."""
@@ -61,20 +60,19 @@ class Ranks:
 
     def engine(self, plan: Plan) -> Any:
         """The group of this replica's devices in use."""
-        made = [
-            self.group(self.of(device, replica) for device in plan.devices)
-            for replica in range(self.replicas)
-        ]
-        return made[self.replica]
+        used = tuple(plan.devices)
+        if used not in self._engines:
+            made = [self.group(self.of(d, r) for d in used) for r in range(self.replicas)]
+            self._engines[used] = made[self.replica]
+        return self._engines[used]
 
     def columns(self, plan: Plan) -> Any:
-        """The group of all replicas' ranks with this rank's device, where both are in use."""
-        found = None
-        if self.replicas > 1:
-            for device in plan.devices:
-                made = self.group(self.of(device, replica) for replica in range(self.replicas))
-                found = made if device == self.device else found
-        return found
+        """The group of all replicas' ranks with this rank's device, if that is in use."""
+        for device in plan.devices if self.replicas > 1 else ():
+            if device not in self._columns:
+                ranks = [self.of(device, replica) for replica in range(self.replicas)]
+                self._columns[device] = self.group(ranks)
+        return self._columns.get(self.device) if self.device in plan.devices else None
 
     # --- all at once ---
 
@@ -132,6 +130,27 @@ class Ranks:
             elif is_owner:
                 self._give(0, _saved(own[layer]))
         return found
+
+    def carry(
+        self,
+        before: Mapping[int, int],
+        after: Mapping[int, int],
+        pack: Callable[[int], Any],
+        unpack: Callable[[int, Any], None],
+    ) -> None:
+        """Layers whose device changes travel, in each replica, one after another.
+
+        Args:
+            before, after: devices by layer.
+            pack: what belongs to a layer, as torch.save() writes it.
+            unpack: takes it.
+        """
+        for layer in sorted(before):
+            old, new = before[layer], after[layer]
+            if old != new and self.device == old:
+                self._give(self.of(new), _saved(pack(layer)))
+            elif old != new and self.device == new:
+                unpack(layer, _loaded(self._take(self.of(old))))
 
     def _give(self, peer: int, data: torch.Tensor) -> None:
         with self.blaming(peer):

@@ -203,8 +203,7 @@ class Run:
         group: of torch.distributed: the ranks of the devices in use, ascending. None: all ranks.
 
     Attributes:
-        times: by stage, seconds of computing forward and backward in the last step, without the
-            loss.
+        times: by stage, seconds of computing in the last step.
     """
 
     def __init__(
@@ -217,7 +216,7 @@ class Run:
     ) -> None:
         self.plan = plan
         self.device = device
-        self.times: dict[int, tuple[float, ...]] = {}
+        self.times: dict[int, float] = {}
         self._stages = [self._stage(number, piece, group) for number, piece in pieces.items()]
         self._loss = loss
         self._loss_clock = _Clock()
@@ -261,7 +260,9 @@ class Run:
             if own is not None:
                 raise (own.__cause__ or own) from None  # torch's has the batch's values in it
             raise LostError(self._peer(problem), problem) from problem
-        self.times = {s.stage_index: tuple(c.seconds for c in _clocks(s)) for s in self._stages}
+        self.times = {s.stage_index: sum(c.seconds for c in _clocks(s)) for s in self._stages}
+        if self._is_last:
+            self.times[len(self.plan.stages) - 1] += self._loss_clock.seconds
         return _sum(one.detach() for one in losses) if self._is_last else None
 
     def _mean(self, made: Value, target: torch.Tensor) -> torch.Tensor:

@@ -18,17 +18,16 @@ from . import _abi, _settings, _stages_abi, _stages_engine, _stages_plan, _stage
 from ._attach import Attachment, attach
 from ._pipeline_summary import PipelineSummary, StageSummary
 from ._stages_adapt import Regret
+from ._stages_held import Factory, Held, state_of, trained_of
 from ._stages_plan import Plan
 from ._stages_probe import Layer, Layers, Look, invalid
+from ._stages_question import Links, question
 from ._stages_ranks import Ranks
-from ._stages_run import LostError, Loss, Piece, Run, Value, tensors
+from ._stages_run import Loss, LostError, Piece, Run, Value, tensors
 
-_FORMAT = 1  # of state_dict()
 _BOUNDARIES = {"float32": None, "bfloat16": torch.bfloat16}
 _EVERY = 16  # steps after which ranks tell each other their times
 _EARLY = (2, 4, 8)  # and at the start
-
-Factory = Callable[[Any], torch.optim.Optimizer]
 
 
 def pipeline(
@@ -116,11 +115,8 @@ class Pipeline:
 
     Attributes:
         plan: which rank has which layers, and in what order it works.
-        modules: layers of this rank, by number; empty on a rank that the plan leaves out.
-        optimizers: of those with trained parameters, by layer.
-        schedules: of learning rates, by layer.
         attachments: of stages to those of the other replicas, by stage.
-        steps: so far.
+        steps, moves: so far; of the latter those in which layers changed hands.
     """
 
     def __init__(
@@ -163,17 +159,32 @@ class Pipeline:
             made = ranks.share(lambda: self._given(options["plan"]).dumps())
         else:
             rows = self._rows_of_links()
-            question = self._question(looks, rows)
-            made = ranks.share(lambda: _stages_abi.plan(question).dumps())
+            asked = question(
+                ranks, looks, rows, self._micro_batches, self._boundary, options["may"]
+            )
+            made = ranks.share(lambda: _stages_abi.plan(asked).dumps())
         self.plan: Plan = _stages_plan.read(made)
-        self.modules: dict[int, torch.nn.Module] = {}
-        self.optimizers: dict[int, torch.optim.Optimizer] = {}
-        self.schedules: dict[int, Any] = {}
+        self._held = Held(self._layers, self._optimizer, options["schedule"])
         self.attachments: dict[int, Attachment] = {}
         begin = time.perf_counter()
         self._build()
         if not is_given and options["adapt"]:
-            self._regret = Regret(question, self.plan, time.perf_counter() - begin)
+            self._regret = Regret(asked, self.plan, time.perf_counter() - begin)
+
+    @property
+    def modules(self) -> dict[int, torch.nn.Module]:
+        """Layers of this rank, by number; empty on a rank that the plan leaves out."""
+        return self._held.modules
+
+    @property
+    def optimizers(self) -> dict[int, torch.optim.Optimizer]:
+        """Of layers with trained parameters, by number; they change where layers move."""
+        return self._held.optimizers
+
+    @property
+    def schedules(self) -> dict[int, Any]:
+        """Of learning rates, by layer."""
+        return self._held.schedules
 
     # --- planning ---
 
@@ -193,39 +204,10 @@ class Pipeline:
             raise invalid(f"the plan has {found.micro_batches} micro-batches, not {wanted}")
         return found
 
-    def _rows_of_links(self) -> list[tuple[list[float], list[float]]]:
+    def _rows_of_links(self) -> list[Links]:
         group = self._ranks.group(range(self._ranks.count))
         own = _stages_probe.links(self._ranks, self._place, group)
         return self._ranks.gather(lambda: own)
-
-    def _question(
-        self,
-        looks: Sequence[tuple[Look, float]],
-        rows: Sequence[tuple[list[float], list[float]]],
-    ) -> _stages_abi.Question:
-        """Replicas are cut alike: a device is as slow as the slowest of its column."""
-        ranks = self._ranks
-        columns = [[ranks.of(d, r) for r in range(ranks.replicas)] for d in range(ranks.devices)]
-        first = looks[0][0]
-
-        def slowest(of: Callable[[Look], list[float]]) -> list[list[float]]:
-            return [list(map(max, zip(*(of(looks[r][0]) for r in column)))) for column in columns]
-
-        crossing = [sum(f.cast(self._boundary).bytes for f in form) for form in first.between[1:]]
-        memory = [[looks[r][1] for r in column if looks[r][1]] for column in columns]
-        return _stages_abi.Question(
-            micro_batches=self._micro_batches,
-            forward_ns=slowest(lambda one: one.forward_ns),
-            backward_ns=slowest(lambda one: one.backward_ns),
-            output_bytes=[*map(float, crossing[:-1]), 0.0],
-            kept_bytes=first.kept_bytes,
-            state_bytes=first.state_bytes,
-            memory_bytes=[min(limits, default=0.0) for limits in memory],
-            link_rate=[list(map(min, zip(*(rows[r][0] for r in column)))) for column in columns],
-            latency_ns=[list(map(max, zip(*(rows[r][1] for r in column)))) for column in columns],
-            names=first.names,
-            may=self._options["may"],
-        )
 
     # --- stages ---
 
@@ -236,7 +218,7 @@ class Pipeline:
         pieces: dict[int, Piece] = {}
         for number in plan.of(ranks.device):
             stage = plan.stages[number]
-            own = {n: self._layer(n) for n in range(stage.first, stage.end)}
+            own = {n: self._held.take(n) for n in range(stage.first, stage.end)}
             pieces[number] = Piece(own, self._looked.between, self._boundary)
         self._run = Run(plan, ranks.device, pieces, self._loss, group) if pieces else None
         for number, piece in pieces.items() if column is not None else ():
@@ -246,17 +228,6 @@ class Pipeline:
                 self.attachments[number] = attach(
                     piece, own_optimizers, process_group=column, **self._settings
                 )
-
-    def _layer(self, number: int) -> torch.nn.Module:
-        if number in self.modules:
-            return self.modules[number]
-        module = self.modules[number] = self._layers.build(number)
-        trained = [p for p in module.parameters() if p.requires_grad]
-        if trained:
-            optimizer = self.optimizers[number] = self._optimizer(trained)
-            if self._options["schedule"] is not None:
-                self.schedules[number] = self._options["schedule"](optimizer)
-        return module
 
     # --- steps ---
 
@@ -287,9 +258,8 @@ class Pipeline:
             raise _abi.Error(_abi.ERR_STATE, "pipeline: a step after finish()")
         self._check_batch(x, y)
         begin = time.perf_counter()
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
-        loss = self._failing_loudly(lambda: self._gradients(x, y))
+        self._held.zero_grad()
+        loss: float = self._failing_loudly(lambda: self._gradients(x, y))
         self._step_s.append(time.perf_counter() - begin)
         return loss
 
@@ -301,7 +271,9 @@ class Pipeline:
                     stack.enter_context(attachment.no_sync())
                 found = self._run.gradients(x, y)
             self._stages_s.append(self._run.times)
-        loss = self._ranks.tell(None if found is None else float(found), self.plan.stages[-1].device)
+        loss = self._ranks.tell(
+            None if found is None else float(found), self.plan.stages[-1].device
+        )
         for attachment in self.attachments.values():
             attachment.exchange()
         return loss
@@ -309,7 +281,7 @@ class Pipeline:
     def update(self) -> None:
         """The second half of step(): the optimizers, then their schedules."""
         begin = time.perf_counter()
-        self._failing_loudly(self._update)
+        self._failing_loudly(self._held.step)
         self.steps += 1
         if self._step_s:
             self._step_s[-1] += time.perf_counter() - begin
@@ -317,12 +289,6 @@ class Pipeline:
             self._failing_loudly(self._measure)
         if self._regret is not None and self.steps % self._every == 0:
             self._failing_loudly(self._adapt)
-
-    def _update(self) -> None:
-        for number, optimizer in self.optimizers.items():
-            optimizer.step()
-            if number in self.schedules:
-                self.schedules[number].step()
 
     def clip_grad_norm_(self, max_norm: float) -> float:
         """Clip gradients by their norm over all stages, between backward() and update(), as
@@ -332,8 +298,7 @@ class Pipeline:
         grads = []
         for number, module in self.modules.items():
             at = sum(counts[:number])
-            trained = [p for p in module.parameters() if p.requires_grad]
-            for index, param in enumerate(trained, at):
+            for index, param in enumerate(trained_of(module), at):
                 if param.grad is not None:
                     norms[index] = torch.linalg.vector_norm(param.grad)
                     grads.append(param)
@@ -397,12 +362,11 @@ class Pipeline:
             attachment.close()
         self.attachments.clear()
         before, after = self.plan.owners(), plan.owners()
-        self._ranks.carry(before, after, self._pack, self._receive)
+        self._ranks.carry(before, after, self._held.pack, self._held.unpack)
         begin = time.perf_counter()
         self.plan = plan
         for number in [n for n in self.modules if after[n] != self._ranks.device]:
-            for own in (self.modules, self.optimizers, self.schedules):
-                own.pop(number, None)
+            self._held.drop(number)
         self._build()
         self._stages_s.clear()
         self._step_s.clear()
@@ -410,10 +374,6 @@ class Pipeline:
         self.moves += before != after
         if self._regret is not None:
             self._regret.moved(plan, time.perf_counter() - begin)
-
-    def _receive(self, number: int, packed: Mapping[str, Any]) -> None:
-        self._layer(number)
-        self._unpack(number, packed)
 
     # --- the end, and what is seen from outside ---
 
@@ -493,19 +453,12 @@ class Pipeline:
         """
         for attachment in self.attachments.values() if not self._is_finished else ():
             attachment.synchronize()
-        own = {number: self._pack(number) for number in self.modules}
+        packed = {number: self._held.pack(number) for number in self.modules}
         if gather:
-            own = self._ranks.collect(own, self.plan.owners())
+            packed = self._ranks.collect(packed, self.plan.owners())
             if self._ranks.rank:
                 return {}
-        return {
-            "format": _FORMAT,
-            "layers": len(self._layers),
-            "steps": self.steps,
-            "model": {f"{n}.{k}": v for n in sorted(own) for k, v in own[n]["model"].items()},
-            "optimizer": {n: own[n]["optimizer"] for n in sorted(own)},
-            "schedule": {n: own[n]["schedule"] for n in sorted(own)},
-        }
+        return state_of(packed, len(self._layers), self.steps)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where state_dict() was taken, whatever the cut was: each rank takes its layers.
@@ -514,37 +467,8 @@ class Pipeline:
         Raises:
             msdu.Error: another number of layers, or one of this rank's is missing.
         """
-        if state.get("format") != _FORMAT or state.get("layers") != len(self._layers):
-            raise invalid(
-                f"state of format {state.get('format')} and {state.get('layers')} layers, not "
-                f"{_FORMAT} and {len(self._layers)}"
-            )
-        for number in self.modules:
-            if number not in state["optimizer"]:
-                raise invalid(f"the state has no layer {number}")
-            model = {
-                name.partition(".")[2]: value
-                for name, value in state["model"].items()
-                if name.partition(".")[0] == str(number)
-            }
-            parts = {part: state[part][number] for part in ("optimizer", "schedule")}
-            self._unpack(number, {"model": model, **parts})
+        self._held.load(state)
         self.steps = state["steps"]
-
-    def _pack(self, number: int) -> dict[str, Any]:
-        """All that belongs to a layer."""
-        optimizer, schedule = self.optimizers.get(number), self.schedules.get(number)
-        return {
-            "model": self.modules[number].state_dict(),
-            "optimizer": None if optimizer is None else optimizer.state_dict(),
-            "schedule": None if schedule is None else schedule.state_dict(),
-        }
-
-    def _unpack(self, number: int, packed: Mapping[str, Any]) -> None:
-        self.modules[number].load_state_dict(packed["model"])
-        for part, own in (("optimizer", self.optimizers), ("schedule", self.schedules)):
-            if number in own and packed[part] is not None:
-                own[number].load_state_dict(packed[part])
 
 
 def _check(

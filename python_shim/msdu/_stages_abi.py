@@ -12,7 +12,7 @@ from typing import Any
 from . import _abi
 from ._stages_plan import Action, Plan, Stage
 
-_KINDS = "FBIW"  # msdu_stages_kind, computing
+KINDS = "FBIW"  # msdu_stages_kind, computing
 SPLIT, TWO = 1, 2  # msdu_stages_may
 _DOUBLES = POINTER(c_double)
 
@@ -190,7 +190,7 @@ def time_ns(question: Question, present: Plan) -> float:
     """A step of a present plan under the times of a question: msdu_stages_time()."""
     stages, ranks = present.stages, {d: r for r, d in enumerate(present.orders)}
     rows = list(present.orders.values())
-    actions = [(s, m, _KINDS.index(k)) for row in rows for s, k, m in row]
+    actions = [(s, m, KINDS.index(k)) for row in rows for s, k, m in row]
     begins = [sum(map(len, rows[:rank])) for rank in range(len(rows) + 1)]
     given = PlanStruct(
         size=ctypes.sizeof(PlanStruct),
@@ -220,7 +220,7 @@ def _read(found: PlanStruct) -> Plan:
     devices = {s.rank: s.device for s in found.stages[: found.stage_count]}
     orders: Mapping[int, tuple[Action, ...]] = {
         devices[rank]: tuple(
-            (a.stage, _KINDS[a.kind], a.micro_batch)
+            (a.stage, KINDS[a.kind], a.micro_batch)
             for a in found.actions[found.rank_begin[rank] : found.rank_begin[rank + 1]]
         )
         for rank in range(found.rank_count)

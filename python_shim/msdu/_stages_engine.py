@@ -67,9 +67,10 @@ def engine(
     return made
 
 
-def store() -> Any:
-    """The store of torch.distributed's default group."""
-    return torch.distributed.distributed_c10d._get_default_store()
+def store(prefix: str) -> Any:
+    """The store of torch.distributed's default group, for keys that begin so."""
+    found = torch.distributed.distributed_c10d._get_default_store()
+    return torch.distributed.PrefixStore(prefix, found)  # type: ignore[attr-defined]
 
 
 def failed_at(problem: BaseException) -> Optional[tuple[int, str]]:

@@ -121,7 +121,9 @@ class Plan:
     def _may_run(self, device: int, action: Action, done: set[Action]) -> bool:
         number, kind, batch = action
         if number >= len(self.stages) or batch >= self.micro_batches or action in done:
-            raise _invalid(f"device {device} runs {text_of(action)}: there is no such one, or twice")
+            raise _invalid(
+                f"device {device} runs {text_of(action)}: there is no such one, or twice"
+            )
         if self.stages[number].device != device:
             raise _invalid(f"device {device} runs {text_of(action)}, a stage of another")
         if kind == "W":

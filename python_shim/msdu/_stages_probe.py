@@ -88,7 +88,9 @@ class Layers:
             known: what earlier calls saw; a parameter that is gone may have left its address.
         """
         given = self._given[number]
-        for name, param in (given if isinstance(given, torch.nn.Module) else layer).named_parameters():
+        for name, param in (
+            given if isinstance(given, torch.nn.Module) else layer
+        ).named_parameters():
             other, reference = known.get(id(param), (number, None))
             if other != number and reference() is param:
                 raise invalid(
@@ -148,7 +150,9 @@ def look(
             found.names.append(f"{number} ({type(layer).__name__})")
             found.trained.append(len(trained))
             is_last = number == len(layers) - 1
-            value = _try(found, layers, number, layer, value, (loss, y) if is_last else None, is_timed)
+            value = _try(
+                found, layers, number, layer, value, (loss, y) if is_last else None, is_timed
+            )
             found.state_bytes.append(_state_bytes(layer, trained, optimizer))
         found.between.append(_forms(len(layers), value))
     return found
@@ -263,9 +267,7 @@ def links(ranks: Ranks, device: torch.device, group: Any) -> tuple[list[float], 
     return rates, latencies
 
 
-def _round_trip(
-    peer: int, is_first: bool, count: int, device: torch.device, group: Any
-) -> float:
+def _round_trip(peer: int, is_first: bool, count: int, device: torch.device, group: Any) -> float:
     """Seconds, the best of a few."""
     data = torch.zeros(count, dtype=torch.uint8, device=device)
     best = math.inf

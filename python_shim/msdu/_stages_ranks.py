@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import io
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, NoReturn, Optional
 
@@ -40,7 +41,7 @@ class Ranks:
         self.replica, self.device = divmod(self.rank, self.devices)
         self._deadline = deadline
         self._timeout = datetime.timedelta(seconds=deadline)
-        self._store = dist.PrefixStore(f"msdu_pipeline_{next(_numbers)}", _stages_engine.store())
+        self._store = _stages_engine.store(f"msdu_pipeline_{next(_numbers)}")
         self._engines: dict[tuple[int, ...], Any] = {}  # by devices in use: plans may change
         self._columns: dict[int, Any] = {}
         self._everyone = self.group(range(self.count), "gloo")
@@ -173,7 +174,7 @@ class Ranks:
         root = self.of(device)
         if self.device == device:
             self._settle()
-            made.fill_(value)
+            made.fill_(value if value is not None else math.nan)
             for other in range(self.devices):
                 if other != device:
                     peer = self.of(other)
@@ -240,14 +241,14 @@ class Ranks:
         """What ended a rank, in the store: the rank that it blames, or "!" and the reason."""
         try:
             self._store.compare_set(str(self.rank if of is None else of), "", text)
-        except Exception:  # noqa: BLE001 - the store is with the rank that is gone
+        except Exception:  # the store is with the rank that is gone
             return
 
     def _said_by(self, peer: int) -> str:
         try:
             self._store.wait([str(peer)], _GRACE)
             return str(self._store.get(str(peer)).decode())
-        except Exception:  # noqa: BLE001 - nothing was said in time, or nobody can be asked
+        except Exception:  # nothing was said in time, or nobody can be asked
             return ""
 
 
@@ -266,7 +267,7 @@ class _Blaming:
 def _tried(make: Callable[[], Any]) -> tuple[Any, Optional[Exception]]:
     try:
         return make(), None
-    except Exception as problem:  # noqa: BLE001 - told to the others, then raised
+    except Exception as problem:  # told to the others, then raised
         return None, problem
 
 

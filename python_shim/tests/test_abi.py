@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from msdu import _abi
+from msdu import _abi, _stages_abi
 
 HEADER = Path(__file__).resolve().parents[2] / "include" / "msdu" / "msdu.h"
 pytestmark = pytest.mark.skipif(not HEADER.exists(), reason="include/msdu/msdu.h is not here")
@@ -98,3 +98,51 @@ def test_values_are_the_headers() -> None:
     statuses = dict(re.findall(r"X\((ERR_\w+), (-\d+),", header()))
     for code, name in _abi._NAMES.items():
         assert int(statuses[name[len("MSDU_") :]]) == code
+
+
+def stages_layout(name: str) -> dict[str, tuple[int, int]]:
+    """As layout(), of stages.h, where arrays of numbers are pointers."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.with_name("stages.h").read_text(), flags=re.S)
+    body = re.search(rf"typedef struct {name} {{(.*?)}} {name};", text, re.S)
+    assert body
+    types = {**TYPES, "msdu_stages_torch": ctypes.c_double * 4}
+    fields = []
+    for line in filter(str.strip, body.group(1).split(";")):
+        found = re.fullmatch(r"\s*(?:const )?(\w+)\s+(\**)(?:const \*)?(\w+)\s*", line)
+        assert found, line
+        is_pointer = found[2] or "*" in line
+        fields.append((found[3], types["pointer" if is_pointer else found[1]]))
+    made = type(name, (ctypes.Structure,), {"_fields_": fields})
+    sizes = {f: (getattr(made, f).offset, getattr(made, f).size) for f, _ in fields}
+    return {**sizes, "": (0, ctypes.sizeof(made))}
+
+
+@pytest.mark.parametrize(
+    ("name", "mirror"),
+    [
+        ("msdu_stages_question", _stages_abi.QuestionStruct),
+        ("msdu_stages_action", _stages_abi.ActionStruct),
+        ("msdu_stages_stage", _stages_abi.StageStruct),
+        ("msdu_stages", _stages_abi.PlanStruct),
+    ],
+)
+def test_structs_of_pipelines_lie_as_in_the_header(
+    name: str, mirror: type[ctypes.Structure]
+) -> None:
+    wanted = stages_layout(name)
+    assert wanted.pop("") == (0, ctypes.sizeof(mirror))
+    names = {"torch_ns": "torch"}
+    mine = {
+        names.get(f, f): (getattr(mirror, f).offset, getattr(mirror, f).size)
+        for f, *_ in mirror._fields_
+    }
+    assert mine == wanted
+
+
+def test_kinds_of_actions_are_the_headers() -> None:
+    text = HEADER.with_name("stages.h").read_text()
+    kinds = re.findall(r"MSDU_STAGES_\w+ = (\d+), /\* ([FBIW])\b", text)
+    assert [letter for _, letter in sorted(kinds)] == list(_stages_abi.KINDS)
+    values = dict(re.findall(r"(MSDU_STAGES_(?:SPLIT|TWO)) = (\d+)", text))
+    assert int(values["MSDU_STAGES_SPLIT"]) == _stages_abi.SPLIT
+    assert int(values["MSDU_STAGES_TWO"]) == _stages_abi.TWO

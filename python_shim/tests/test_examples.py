@@ -75,7 +75,9 @@ def test_uneven_ranks(folder: Path) -> None:
     values(outcomes)
     output = outcomes[0].output
     assert re.search(r"(?m)^  DDP .* s  accuracy .* %  step 60$", output)
-    assert re.search(r"(?m)^ msdu .* s  accuracy .* %  step [0-9]+, round [0-9]+, [a-z]+, h [0-9]+", output)
+    assert re.search(
+        r"(?m)^ msdu .* s  accuracy .* %  step [0-9]+, round [0-9]+, [a-z]+, h [0-9]+", output
+    )
     assert len(re.findall(r"(?m)^rank [01]: [0-9]+ steps, missed [0-9]+ rounds$", output)) == 2
     assert "points of" in output.splitlines()[-1]
 
@@ -92,5 +94,7 @@ def test_pipeline_train(tmp_path: Path) -> None:
     assert len(found) == 3 and found[-1] < 3.5 < found[0] + 0.5
     assert "30 steps of 8 micro-batches" in output
     assert len(torch.load(saved)["optimizer"]) == 4
-    outcomes = launch(1, plain(str(script), "--data", str(tmp_path / "none.txt")), tmp_path / "none")
+    outcomes = launch(
+        1, plain(str(script), "--data", str(tmp_path / "none.txt")), tmp_path / "none"
+    )
     assert "none.txt; --data names a file" in outcomes[0].problem

@@ -19,7 +19,7 @@ STEPS = range(4)
 
 
 def train(model: str, optimizer: str, plans: list[bytes], options: dict[str, Any]) -> Any:
-    rank, _ = ranks.join_torch()
+    ranks.join_torch()
     found = []
     for plan in plans:
         pipe = pipelines.make(model, optimizer, MICRO_BATCHES, plan=plan, **options)
@@ -28,9 +28,7 @@ def train(model: str, optimizer: str, plans: list[bytes], options: dict[str, Any
     return found
 
 
-@pytest.mark.parametrize(
-    ("model", "optimizer"), [("mlp", "sgd"), ("transformer", "adamw")]
-)
+@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "sgd"), ("transformer", "adamw")])
 def test_any_cut_and_placement_has_the_bits_of_one_process(model: str, optimizer: str) -> None:
     plans = [pipelines.plan(seed, 6, 3, MICRO_BATCHES) for seed in range(8)]
     net, wanted = pipelines.alone(model, optimizer, STEPS, MICRO_BATCHES)
@@ -41,7 +39,7 @@ def test_any_cut_and_placement_has_the_bits_of_one_process(model: str, optimizer
 
 
 def planned(boundary: str) -> Any:
-    rank, _ = ranks.join_torch()
+    ranks.join_torch()
     pipe = pipelines.make("transformer", "adamw", MICRO_BATCHES, boundary=boundary)
     losses = [pipe.step(*pipelines.batch("transformer", step, MICRO_BATCHES)) for step in STEPS]
     pipe.finish()
@@ -64,7 +62,9 @@ REPLICATED = pipelines.plan(3, 6, 2, MICRO_BATCHES)
 
 def replicated(clip: float, settings: dict[str, Any]) -> Any:
     rank, _ = ranks.join_torch()
-    pipe = pipelines.make("transformer", "adamw", MICRO_BATCHES, replicas=2, plan=REPLICATED, **settings)
+    pipe = pipelines.make(
+        "transformer", "adamw", MICRO_BATCHES, replicas=2, plan=REPLICATED, **settings
+    )
     losses = []
     for step in STEPS:
         x, y = pipelines.batch("transformer", step, MICRO_BATCHES, rank // 2)

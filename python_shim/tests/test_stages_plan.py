@@ -86,17 +86,11 @@ def test_the_commands_plans(tmp_path: Path) -> None:
         json.dumps({"format": "msdu-machines-1", "machines": machines, "links": {"rate": "1gbit"}})
     )
     words = [command, "plan", "--stages", where, "--profile", profile, "--micro-batches", "8"]
-    words += [
-        "--json",
-        "--csv",
-        tmp_path / "order.csv",
-        "--csv-messages",
-        tmp_path / "messages.csv",
-    ]
+    files = [tmp_path / "order.csv", tmp_path / "messages.csv"]
+    words += ["--json", "--csv", files[0], "--csv-messages", files[1]]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     plan = _stages_plan.read(json.loads(done.stdout))
     plan.check(LAYERS, 2)
     assert plan.step_ns >= plan.bound_ns > 0
-    for name, rows in (("order", plan.rows()), ("messages", plan.rows_with_messages())):
-        lines = (tmp_path / f"{name}.csv").read_text().split()
-        assert lines == [",".join(row) for row in rows]
+    for file, rows in zip(files, (plan.rows(), plan.rows_with_messages())):
+        assert file.read_text().split() == [",".join(row) for row in rows]

@@ -83,7 +83,8 @@ def pipeline(
         schedule: makes a learning rate schedule for an optimizer; it steps after it.
         adapt: steps after which rank 0 looks whether machines have become slower or faster. Layers
             move to other ranks, with their optimizers' states, once what a better plan would have
-            saved is what moving costs; training keeps its bits. 0: never; nor with ``plan``.
+            saved is what moving costs; training keeps its bits. 0: never; nor with ``plan``, nor on
+            a GPU.
         seed: see ``layers``.
         deadline: seconds that a rank waits for another, longer than a step.
         settings: of :func:`msdu.attach`, which joins the replicas.
@@ -168,7 +169,7 @@ class Pipeline:
         self.attachments: dict[int, Attachment] = {}
         begin = time.perf_counter()
         self._build()
-        if not is_given and options["adapt"]:
+        if not is_given and options["adapt"] and self._place.type == "cpu":  # where clocks tell
             self._regret = Regret(asked, self.plan, time.perf_counter() - begin)
 
     @property

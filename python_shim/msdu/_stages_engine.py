@@ -18,6 +18,13 @@ import torch
 
 from . import _abi
 
+try:
+    from torch.distributed import pipelining
+
+    Stage: Any = pipelining.PipelineStage
+except ImportError:  # runtime() says so
+    Stage = object
+
 _NEEDS = "msdu.pipeline() needs torch.distributed.pipelining with orders of its own (torch 2.13)"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import torch
-from torch.distributed.pipelining import PipelineStage
 
 from . import _abi, _stages_engine
 from ._stages_plan import Plan
@@ -172,7 +171,7 @@ class _Clock:
             self.problem = problem
 
 
-class _Stage(PipelineStage):
+class _Stage(_stages_engine.Stage):  # type: ignore[misc]
     """A stage with clocks."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -190,6 +189,11 @@ class _Stage(PipelineStage):
     def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
         with self.backward_clock:
             return super().backward_weight_one_chunk(*args, **kwargs)
+
+
+def receives_early(device: torch.device) -> bool:
+    """Early receives move bytes soonest over Gloo, and block the stream of NCCL."""
+    return device.type == "cpu"
 
 
 class Run:
@@ -222,8 +226,7 @@ class Run:
         self._loss_clock = _Clock()
         self._is_first = 0 in pieces
         self._is_last = len(plan.stages) - 1 in pieces
-        # early receives move bytes soonest over Gloo, and block the stream of NCCL
-        is_early = self._stages[0].device.type == "cpu"
+        is_early = receives_early(self._stages[0].device)
         self._engine = _stages_engine.engine(
             self._stages,
             plan.micro_batches,

@@ -7,11 +7,17 @@ import random
 from typing import Any, Callable
 
 import nets
+import pytest
 import torch
 from torch import nn
 
 import msdu
-from msdu import _stages_plan
+from msdu import _stages_engine, _stages_plan
+
+try:
+    _stages_engine.runtime()
+except msdu.Error as problem:
+    pytest.skip(str(problem), allow_module_level=True)
 
 MICRO = 3  # samples of a micro-batch
 WORDS, WIDTH, LENGTH = 11, 8, 5

@@ -84,6 +84,7 @@ def test_uneven_ranks(folder: Path) -> None:
 
 def test_pipeline_train(tmp_path: Path) -> None:
     """On the repository's documents, two replicas of two stages; a checkpoint at the end."""
+    pytest.importorskip("pipelines")
     script = EXAMPLES / "pipeline_train.py"
     saved = tmp_path / "saved.pt"
     words = [str(script), "--steps", "30", "--replicas", "2", "--blocks", "2", "--save", str(saved)]

@@ -12,7 +12,7 @@ import ranks
 import torch
 
 import msdu
-from msdu import _stages_plan
+from msdu import _stages_plan, _stages_run
 
 MICRO_BATCHES = 4
 STEPS = range(4)
@@ -142,25 +142,33 @@ SPLIT = {
 
 
 def variants() -> Any:
-    """Split backward passes in a V, and half as many bytes between stages."""
+    """Split backward passes in a V, half as many bytes between stages, torch's own messages."""
     ranks.join_torch()
     cuts = [(0, 0, 2), (1, 2, 4), (0, 4, 6)]
     split = _stages_plan.by_hand(cuts, SPLIT, 2).dumps()
     whole = {d: [a.replace("I", "B") for a in o if "W" not in a] for d, o in SPLIT.items()}
+    plan = _stages_plan.by_hand(cuts, whole, 2)
     found = []
-    for plan, boundary in ((split, "float32"), (_stages_plan.by_hand(cuts, whole, 2), "bfloat16")):
-        pipe = pipelines.make("transformer", "sgd", 2, plan=plan, boundary=boundary)
+    for one, boundary, is_early in (
+        (split, "float32", True),
+        (plan, "bfloat16", True),
+        (plan, "float32", False),
+    ):
+        _stages_run.receives_early = lambda device, answer=is_early: answer
+        pipe = pipelines.make("transformer", "sgd", 2, plan=one, boundary=boundary)
         losses = [pipe.step(*pipelines.batch("transformer", step, 2)) for step in STEPS]
         found.append((losses, pipelines.values(pipe)))
     return found
 
 
-def test_split_backward_and_narrow_boundaries() -> None:
+def test_split_backward_narrow_boundaries_and_torchs_messages() -> None:
     net, wanted = pipelines.alone("transformer", "sgd", STEPS, 2)
     found = ranks.run(variants)
-    split, narrow = ([one[i][0] for one in found] for i in range(2))
+    split, narrow, torchs = ([one[i][0] for one in found] for i in range(3))
     assert split == [wanted] * 2
     together = {k: v for one in found for k, v in one[0][1].items()}
     for name, value in net.named_parameters():  # weights of two micro-batches in another order
         torch.testing.assert_close(together[name], value)
+    assert torchs == [wanted] * 2
+    pipelines.same([one[2][1] for one in found], net)
     assert narrow[0] == pytest.approx(wanted, rel=0.02) and narrow[0] != wanted

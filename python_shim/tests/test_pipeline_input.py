@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
+import pipelines
 import pytest
 import ranks
 import torch
@@ -164,6 +165,25 @@ def test_a_torch_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_names_of_torch_that_we_use() -> None:
     assert _stages_engine.runtime().__name__ == "_PipelineScheduleRuntime"
     assert not _stages_engine.store("msdu_test").check(["nothing"])
+
+
+def test_targets_of_another_kind() -> None:
+    """Two inputs, a tuple between layers, targets that are no floats."""
+    x, y = pipelines.batch("mlp", 0, 2)
+
+    class Both(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
+            return a + b, b
+
+    class Head(nn.Linear):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return super().forward(a * b)
+
+    example = ((x[:3], x[:3]), y[:3])
+    layers = [Both, lambda: Head(x.shape[1], 5)]
+    order = _plan([(0, 0, 1), (0, 1, 2)], "0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1")
+    pipe = msdu.pipeline(layers, nn.functional.cross_entropy, sgd, example, 2, plan=order)
+    assert pipe.step((x, x), y) > pipe.step((x, x), y) > 0
 
 
 CUTS = [(0, 0, 1), (1, 1, 2), (2, 2, 3)]

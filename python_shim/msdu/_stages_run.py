@@ -110,8 +110,7 @@ class Piece(torch.nn.Module):
         if self._leaves is not None:
             made = tuple(one.cast(self._leaves) for one in self._between[self._end])
             value = _cast(value, made)
-        is_last = self._end == len(self._between) - 1
-        return value if is_last else _with_gradients(value)
+        return value
 
     def _check(self, number: int, value: Value) -> None:
         found, expected = forms(value), self._between[number + 1]
@@ -126,18 +125,6 @@ class Piece(torch.nn.Module):
 
 def _cast(value: Value, to: Forms) -> Value:
     made = tuple(one.to(form.dtype) for one, form in zip(tensors(value), to))
-    return made if isinstance(value, tuple) else made[0]
-
-
-def _with_gradients(value: Value) -> Value:
-    """A stage without parameters in front of the others has nothing to differentiate, but the
-    next one sends it gradients."""
-    if not torch.is_grad_enabled():
-        return value
-    made = tuple(
-        one if one.requires_grad or not one.is_floating_point() else one.detach().requires_grad_()
-        for one in tensors(value)
-    )
     return made if isinstance(value, tuple) else made[0]
 
 

@@ -88,6 +88,42 @@ def test_two_replicas_of_two_stages_have_the_bits_of_one_process(clip: float) ->
         pipelines.same([one[1] for one in found[2 * replica :][:2]], net)
 
 
+LOCAL = {
+    "domain": "parameter",
+    "interval": "fixed",
+    "interval_steps": 2,
+    "wire": "float32",
+    "warmup_steps": 0,
+    "second_moments": "own",
+}
+
+
+def attached() -> Any:
+    """The whole model in a rank, attached by hand."""
+    rank, _ = ranks.join_torch()
+    net = pipelines.whole("transformer")
+    optimizer = nets.OPTIMIZERS["adamw"](net.parameters())
+    with msdu.attach(net, optimizer, **LOCAL) as run:
+        for step in STEPS:
+            optimizer.zero_grad()
+            x, y = pipelines.batch("transformer", step, MICRO_BATCHES, rank)
+            with run.no_sync():
+                for part, target in zip(x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES)):
+                    (pipelines.loss(net(part), target) / MICRO_BATCHES).backward()
+            optimizer.step()
+    return dict(net.named_parameters())
+
+
+def test_replicas_take_local_steps_as_whole_models_do() -> None:
+    wanted = ranks.run(attached)[0]
+    found = ranks.run(replicated, 0, LOCAL, ranks=4)
+    for replica in range(2):
+        together = {k: v for one in found[2 * replica :][:2] for k, v in one[1].items()}
+        assert set(together) == set(wanted)
+        for name, value in together.items():
+            assert torch.equal(value, wanted[name]), name
+
+
 def decay(optimizer: torch.optim.Optimizer) -> Any:
     return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 

@@ -32,7 +32,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 def make(layers: Any, micro_batches: int = 2, **options: Any) -> msdu.Pipeline:
-    example = (torch.randn(3, 4), torch.randn(3, 4))
+    example = (torch.ones(3, 4), torch.ones(3, 4))
     return msdu.pipeline(
         layers, nn.functional.mse_loss, sgd, example, micro_batches, deadline=20, **options
     )
@@ -104,6 +104,21 @@ def test_batches_that_do_not_fit() -> None:
             pipe.step(torch.randn(count, 4), torch.randn(count, 4))
     with pytest.raises(msdu.Error, match=r"y is \[6, 5\]"):
         pipe.step(torch.randn(6, 4), torch.randn(6, 5))
+
+
+def test_probing_leaves_no_trace() -> None:
+    """Neither in a module that was given, nor in random numbers; BatchNorm counts what it saw."""
+    norm = nn.BatchNorm1d(4)
+    torch.manual_seed(1)
+    wanted = torch.rand(1)
+    pipe = make(nn.Sequential(linear(), norm, nn.Dropout(0.5), linear()))
+    torch.manual_seed(1)
+    assert norm.num_batches_tracked == 0
+    make([linear, nn.Tanh, lambda: nn.Dropout(0.5)])
+    assert torch.equal(torch.rand(1), wanted)
+    for _ in range(3):
+        pipe.step(torch.randn(6, 4), torch.randn(6, 4))
+    assert norm.num_batches_tracked == 6
 
 
 def test_shapes_that_change() -> None:

@@ -220,8 +220,11 @@ class Pipeline:
         for number in plan.of(ranks.device):
             stage = plan.stages[number]
             own = {n: self._held.take(n) for n in range(stage.first, stage.end)}
-            pieces[number] = Piece(own, self._looked.between, self._boundary)
-        self._run = Run(plan, ranks.device, pieces, self._loss, group) if pieces else None
+            looked = self._looked
+            pieces[number] = Piece(own, looked.between, self._boundary, looked.in_place)
+        self._run: Optional[Run] = None
+        if pieces:
+            self._run = Run(plan, ranks.device, pieces, self._loss, self._place, group)
         for number, piece in pieces.items() if column is not None else ():
             numbers = range(plan.stages[number].first, plan.stages[number].end)
             own_optimizers = [self.optimizers[n] for n in numbers if n in self.optimizers]
@@ -295,7 +298,8 @@ class Pipeline:
         """Clip gradients by their norm over all stages, between backward() and update(), as
         ``torch.nn.utils.clip_grad_norm_`` does; the norm, with the bits of one process."""
         counts = self._looked.trained
-        norms = torch.zeros(sum(counts))
+        is_double = self._looked.between[-1][0].dtype is torch.float64
+        norms = torch.zeros(sum(counts), dtype=torch.float64 if is_double else torch.float32)
         grads = []
         for number, module in self.modules.items():
             at = sum(counts[:number])

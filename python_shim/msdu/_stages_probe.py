@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from . import _abi
 from ._stages_ranks import Ranks
-from ._stages_run import Forms, Value, forms, tensors, words
+from ._stages_run import Forms, Value, forms, fresh, tensors, words
 
 _PASSES = 7  # of which the median counts
 _LINK_BYTES = 1 << 20
@@ -108,6 +108,7 @@ class Look:
         between: forms of what enters each layer, and of what the last one gives.
         names: of layers, for messages.
         trained: by layer, how many trained parameters.
+        in_place: layers that write over their input.
         kept_bytes, state_bytes: by layer: what it keeps for its backward pass, and has in
             parameters, buffers, gradients and optimizer states.
         forward_ns, backward_ns: by layer, on this device; medians. 0 where nothing was timed.
@@ -116,6 +117,7 @@ class Look:
     between: list[Forms] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
     trained: list[int] = dataclasses.field(default_factory=list)
+    in_place: set[int] = dataclasses.field(default_factory=set)
     kept_bytes: list[float] = dataclasses.field(default_factory=list)
     state_bytes: list[float] = dataclasses.field(default_factory=list)
     forward_ns: list[float] = dataclasses.field(default_factory=list)
@@ -182,15 +184,19 @@ def _try(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        made = run(layers, number, layer, given_value)
+        taken = fresh(given_value)
+        made = run(layers, number, layer, taken)
         _forms(number + 1, made)
         if end is not None:
             _apply(end, made)
+    if any(one._version for one in tensors(taken)):
+        found.in_place.add(number)
     for param in layer.parameters():
         kept.pop(param.untyped_storage().data_ptr(), None)
     for _ in range(_PASSES if is_timed else 0):
+        taken = fresh(given_value)
         begin = _now(given[0].device)
-        again = run(layers, number, layer, given_value)
+        again = run(layers, number, layer, taken)
         ends = tensors(again) if end is None else (_apply(end, again),)
         middle = _now(given[0].device)
         ends = tuple(one for one in ends if one.requires_grad)

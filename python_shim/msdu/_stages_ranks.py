@@ -7,7 +7,9 @@ import datetime
 import io
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
@@ -16,8 +18,10 @@ import torch.distributed as dist
 from . import _abi, _stages_engine
 from ._stages_plan import Plan
 
-_GRACE = datetime.timedelta(seconds=3)  # in which a rank that notices a loss, too, says so
+_GRACE_S = 3.0  # in which a rank that notices a loss, too, says so
+# What a rank says at its end, or others of it, beside a rank that it blames, or "!" and why.
 _GONE = "!"
+_TOGETHER = "?"
 _numbers = itertools.count()  # pipelines of this process; ranks make them in the same order
 
 
@@ -86,7 +90,8 @@ class Ranks:
         value, problem = _tried(make)
         found: list[Any] = [None] * self.count
         said = None if problem is None else _told(problem)
-        dist.all_gather_object(found, (value, said), group=self._everyone)
+        with self._together():
+            dist.all_gather_object(found, (value, said), group=self._everyone)
         if problem is not None:
             raise problem
         for rank, (_, told) in enumerate(found):
@@ -98,7 +103,8 @@ class Ranks:
         """What make() gives on rank 0, everywhere; an error, too."""
         value, problem = _tried(make) if self.rank == 0 else (b"", None)
         box = [(value, None if problem is None else _told(problem))]
-        dist.broadcast_object_list(box, 0, group=self._everyone)
+        with self._together():
+            dist.broadcast_object_list(box, 0, group=self._everyone)
         if problem is not None:
             raise problem
         value, told = box[0]
@@ -108,12 +114,14 @@ class Ranks:
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Over this replica, in place, on the CPU."""
-        dist.all_reduce(values, group=self._row)
+        with self._together():
+            dist.all_reduce(values, group=self._row)
         return values
 
     def largest(self, values: torch.Tensor) -> torch.Tensor:
         """Over all ranks, in place, on the CPU."""
-        dist.all_reduce(values, dist.ReduceOp.MAX, group=self._everyone)
+        with self._together():
+            dist.all_reduce(values, dist.ReduceOp.MAX, group=self._everyone)
         return values
 
     def collect(self, own: Mapping[int, Any], owners: Mapping[int, int]) -> dict[int, Any]:
@@ -199,9 +207,24 @@ class Ranks:
 
     # --- failures ---
 
-    def blaming(self, peer: int) -> Any:
-        """A context: what fails inside is the peer's fault, or that of whom the peer blames."""
-        return _Blaming(self, peer)
+    @contextmanager
+    def blaming(self, peer: int) -> Iterator[None]:
+        """What fails inside is the peer's fault, or that of whom the peer blames."""
+        try:
+            yield
+        except _abi.Error:
+            raise
+        except RuntimeError as problem:
+            self.lost(peer, problem)
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What fails inside, all ranks are in: it is the fault of one that says nothing."""
+        try:
+            yield
+        except RuntimeError as problem:
+            self._say(_TOGETHER)
+            self._lost_together(problem)
 
     def failed(self, problem: BaseException) -> None:
         """This rank ends for a reason of its own: the others shall know."""
@@ -221,6 +244,8 @@ class Ranks:
         while peer not in seen:
             seen.add(peer)
             said = self._said_by(peer)
+            if said == _TOGETHER:
+                self._lost_together(problem)
             if not said or said.startswith("!"):
                 break
             peer = int(said)
@@ -230,38 +255,42 @@ class Ranks:
         if peer == self.rank:
             text = f"pipeline: the others waited {self._deadline:g} s for this rank {peer} in vain"
             raise _abi.Error(_abi.ERR_TIMEOUT, text) from problem
-        where = f"device {peer % self.devices} of the plan"
+        self._gone([peer], problem)
+
+    def _lost_together(self, problem: BaseException) -> NoReturn:
+        others = [rank for rank in range(self.count) if rank != self.rank]
+        end = time.monotonic() + _GRACE_S
+        said = {rank: self._said_by(rank, max(end - time.monotonic(), 0.1)) for rank in others}
+        for rank, text in said.items():
+            if text.startswith("!") and text != _GONE:
+                raise _abi.Error(_abi.ERR_STATE, f"pipeline: rank {rank} ended: {text[1:]}")
+        gone = [rank for rank in others if said[rank] == _GONE]
+        gone = gone or [rank for rank in others if not said[rank]]
+        if len(gone) == 1:
+            self._say(_GONE, gone[0])
+        self._gone(gone or others, problem)
+
+    def _gone(self, ranks: Sequence[int], problem: BaseException) -> NoReturn:
+        """One of these, if there are several."""
+        names = " or ".join(f"rank {r} (device {r % self.devices} of the plan)" for r in ranks)
         raise _abi.Error(
             _abi.ERR_TIMEOUT,
-            f"pipeline: rank {peer} ({where}) is gone, or did not answer within "
-            f"{self._deadline:g} s",
+            f"pipeline: {names} is gone, or did not answer within {self._deadline:g} s",
         ) from problem
 
     def _say(self, text: str, of: Optional[int] = None) -> None:
-        """What ended a rank, in the store: the rank that it blames, or "!" and the reason."""
+        """What ended a rank, in the store; the first word counts."""
         try:
             self._store.compare_set(str(self.rank if of is None else of), "", text)
         except Exception:  # the store is with the rank that is gone
             return
 
-    def _said_by(self, peer: int) -> str:
+    def _said_by(self, peer: int, seconds: float = _GRACE_S) -> str:
         try:
-            self._store.wait([str(peer)], _GRACE)
+            self._store.wait([str(peer)], datetime.timedelta(seconds=seconds))
             return str(self._store.get(str(peer)).decode())
         except Exception:  # nothing was said in time, or nobody can be asked
             return ""
-
-
-class _Blaming:
-    def __init__(self, ranks: Ranks, peer: int) -> None:
-        self._ranks, self._peer = ranks, peer
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        if isinstance(problem, RuntimeError) and not isinstance(problem, _abi.Error):
-            self._ranks.lost(self._peer, problem)
 
 
 def _tried(make: Callable[[], Any]) -> tuple[Any, Optional[Exception]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import torch
@@ -75,6 +75,7 @@ class Piece(torch.nn.Module):
         layers: by number, in a row.
         between: forms of what enters each layer of the model, and of what the last one gives.
         boundary: type in which floating point values travel between stages; None: their own.
+        in_place: layers that write over their input.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Piece(torch.nn.Module):
         layers: Mapping[int, torch.nn.Module],
         between: Sequence[Forms],
         boundary: Optional[torch.dtype],
+        in_place: Collection[int] = (),
     ) -> None:
         super().__init__()
         for number in sorted(layers):
@@ -89,7 +91,9 @@ class Piece(torch.nn.Module):
         self._between = between
         self._first, self._end = min(layers), max(layers) + 1
         self._enters = None if self._first == 0 else boundary
-        self._leaves = None if self._end == len(between) - 1 else boundary
+        self._is_last = self._end == len(between) - 1
+        self._leaves = None if self._is_last else boundary
+        self._is_in_place = self._first in in_place
 
     def ends(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What enters and what leaves, for torch."""
@@ -104,13 +108,15 @@ class Piece(torch.nn.Module):
         value: Value = given if len(given) > 1 else given[0]
         if self._enters is not None:
             value = _cast(value, self._between[self._first])
+        if self._is_in_place:  # what torch received is a leaf, and another stage's output
+            value = fresh(value)
         for number, layer in enumerate(self.children(), self._first):
             value = layer(*value) if isinstance(value, tuple) else layer(value)
             self._check(number, value)
         if self._leaves is not None:
             made = tuple(one.cast(self._leaves) for one in self._between[self._end])
             value = _cast(value, made)
-        return value
+        return value if self._is_last else _mapped(torch.Tensor.contiguous, value)
 
     def _check(self, number: int, value: Value) -> None:
         found, expected = forms(value), self._between[number + 1]
@@ -123,9 +129,18 @@ class Piece(torch.nn.Module):
             )
 
 
+def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Value) -> Value:
+    return change(value) if isinstance(value, torch.Tensor) else tuple(map(change, value))
+
+
 def _cast(value: Value, to: Forms) -> Value:
-    made = tuple(one.to(form.dtype) for one, form in zip(tensors(value), to))
-    return made if isinstance(value, tuple) else made[0]
+    types = iter(to)
+    return _mapped(lambda one: one.to(next(types).dtype), value)
+
+
+def fresh(value: Value) -> Value:
+    """A copy that may be written over."""
+    return _mapped(torch.clone, value)
 
 
 class LostError(Exception):
@@ -191,6 +206,7 @@ class Run:
         device: of this rank in the plan; it must be in use.
         pieces: modules of its stages, by number of the stage.
         loss: of a micro-batch, its mean; gradients are those of the mean over micro-batches.
+        place: where tensors are.
         group: of torch.distributed: the ranks of the devices in use, ascending. None: all ranks.
 
     Attributes:
@@ -203,8 +219,10 @@ class Run:
         device: int,
         pieces: Mapping[int, Piece],
         loss: Loss,
+        place: torch.device,
         group: Optional[Any] = None,
     ) -> None:
+        self._place = place
         self.plan = plan
         self.device = device
         self.times: dict[int, float] = {}
@@ -213,7 +231,7 @@ class Run:
         self._loss_clock = _Clock()
         self._is_first = 0 in pieces
         self._is_last = len(plan.stages) - 1 in pieces
-        is_early = receives_early(self._stages[0].device)
+        is_early = receives_early(place)
         self._engine = _stages_engine.engine(
             self._stages,
             plan.micro_batches,
@@ -224,9 +242,8 @@ class Run:
 
     def _stage(self, number: int, piece: Piece, group: Optional[Any]) -> _Stage:
         given, made = piece.ends()
-        place = next((p.device for p in piece.parameters()), torch.device("cpu"))
         ends = {"input_args": tuple(given), "output_args": tuple(made)}
-        return _Stage(piece, number, len(self.plan.stages), place, group=group, **ends)
+        return _Stage(piece, number, len(self.plan.stages), self._place, group=group, **ends)
 
     def gradients(self, x: Value, y: torch.Tensor) -> Optional[torch.Tensor]:
         """Forward and backward passes of a step; gradients add up in ``.grad``.

@@ -62,7 +62,26 @@ def transformer() -> Factories:
     ]
 
 
-MODELS = {"mlp": mlp, "transformer": transformer}
+class Turn(nn.Module):
+    """Gives what is not contiguous."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
+
+
+def odd() -> Factories:
+    """Six layers: one writes over its input, others only look at it in another way."""
+    return [
+        lambda: nn.Linear(nets.FEATURES, 8),
+        lambda: nn.ReLU(inplace=True),
+        lambda: nn.Unflatten(1, (2, 4)),
+        Turn,
+        nn.Flatten,
+        lambda: nn.Linear(8, nets.CLASSES),
+    ]
+
+
+MODELS = {"mlp": mlp, "odd": odd, "transformer": transformer}
 
 
 def loss(made: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -73,7 +92,7 @@ def loss(made: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def batch(model: str, step: int, micro_batches: int, replica: int = 0) -> Any:
     """Inputs and targets of a step."""
     count = MICRO * micro_batches
-    if model == "mlp":
+    if model != "transformer":
         return nets.batch(replica, step, count=count)
     made = torch.Generator().manual_seed(1000 * replica + step)
     words = torch.randint(WORDS, (count, LENGTH + 1), generator=made)

@@ -28,7 +28,9 @@ def train(model: str, optimizer: str, plans: list[bytes], options: dict[str, Any
     return found
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "sgd"), ("transformer", "adamw")])
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("mlp", "sgd"), ("odd", "sgd"), ("transformer", "adamw")]
+)
 def test_any_cut_and_placement_has_the_bits_of_one_process(model: str, optimizer: str) -> None:
     plans = [pipelines.plan(seed, 6, 3, MICRO_BATCHES) for seed in range(8)]
     net, wanted = pipelines.alone(model, optimizer, STEPS, MICRO_BATCHES)

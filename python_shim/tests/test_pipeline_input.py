@@ -220,9 +220,14 @@ def accident(
         if rank == device and step == 2 and what == "sleeps":
             time.sleep(deadline + 5)
         pipe.step(torch.randn(6, 4), torch.randn(6, 4))
+    if rank == device and what == "leaves":
+        os._exit(3)
+    pipe.finish()
 
 
-@pytest.mark.parametrize(("what", "device"), [("dies", 2), ("dies", 0), ("sleeps", 1)])
+@pytest.mark.parametrize(
+    ("what", "device"), [("dies", 2), ("dies", 0), ("sleeps", 1), ("leaves", 1)]
+)
 def test_a_rank_that_is_gone(what: str, device: int) -> None:
     begin = time.monotonic()
     with pytest.raises(ranks.RankFailed) as caught:

@@ -285,9 +285,10 @@ class Ranks:
         except Exception:  # the store is with the rank that is gone
             return
 
-    def _said_by(self, peer: int, seconds: float = _GRACE_S) -> str:
+    def _said_by(self, peer: int, seconds: Optional[float] = None) -> str:
+        limit = datetime.timedelta(seconds=_GRACE_S if seconds is None else seconds)
         try:
-            self._store.wait([str(peer)], datetime.timedelta(seconds=seconds))
+            self._store.wait([str(peer)], limit)
             return str(self._store.get(str(peer)).decode())
         except Exception:  # nothing was said in time, or nobody can be asked
             return ""

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pipelines
@@ -15,7 +17,7 @@ import torch
 from torch import nn
 
 import msdu
-from msdu import _stages_abi, _stages_adapt
+from msdu import _stages_abi, _stages_adapt, _stages_probe, _stages_question, _stages_run
 from msdu._stages_plan import Plan
 
 MICRO_BATCHES = 4
@@ -148,3 +150,33 @@ def test_what_moving_costs_is_waited_for() -> None:
         looks += 1
         assert looks < 50
     assert looks > 1 and regret.regret_s >= 100.0
+
+
+def test_replicas_are_as_slow_as_the_slowest_of_a_column() -> None:
+    ranks: Any = SimpleNamespace(
+        replicas=2, devices=2, of=lambda device, replica: 2 * replica + device
+    )
+    form = (_stages_run.Form((3, 4), torch.float32), _stages_run.Form((3,), torch.int64))
+    looks = [
+        (
+            _stages_probe.Look(
+                between=[form] * 3,
+                names=["0", "1"],
+                kept_bytes=[1.0, 2.0],
+                state_bytes=[3.0, 4.0],
+                forward_ns=[10.0 + rank, 5.0],
+                backward_ns=[7.0, 20.0 - rank],
+            ),
+            [0.0, 300.0, 100.0, 200.0][rank],
+        )
+        for rank in range(4)
+    ]
+    links = [([math.inf, 8.0 - rank], [0.0, 1.0 + rank]) for rank in range(4)]
+    asked = _stages_question.question(ranks, looks, links, 4, torch.bfloat16, 1)
+    assert asked.forward_ns == [[12.0, 5.0], [13.0, 5.0]]
+    assert asked.backward_ns == [[7.0, 20.0], [7.0, 19.0]]
+    assert asked.output_bytes == [3 * 4 * 2 + 3 * 8, 0.0]
+    assert asked.memory_bytes == [100.0, 200.0]
+    assert [row[1] for row in asked.link_rate] == [6.0, 5.0]
+    assert [row[1] for row in asked.latency_ns] == [3.0, 4.0]
+    assert (asked.micro_batches, asked.may) == (4, 1)

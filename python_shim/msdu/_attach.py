@@ -121,12 +121,13 @@ class Attachment(Session):
             self._set_mode()
 
     def exchange(self) -> None:
-        """Reduce what is in ``.grad`` now: gradients that :meth:`no_sync` kept to this rank.
+        """Reduce what :meth:`no_sync` kept to this rank and is in ``.grad`` now.
 
         The optimizer's step does so by itself; this is for what comes before it, such as clipping.
-        In local steps, which reduce nothing, nothing happens.
+        In local steps, which reduce nothing, and where nothing was kept, nothing happens.
         """
-        self._take_by_hand()
+        if self._is_dirty:
+            self._take_by_hand()
 
     def set_loss(self, loss: Any) -> None:
         """Tell this rank's training loss (policy ``plateau``): a number or a tensor of one.

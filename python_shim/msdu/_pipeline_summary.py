@@ -71,6 +71,11 @@ class PipelineSummary:
             f"planned {_seconds(self.planned_s)}, at least {_seconds(self.bound_s)}; "
             f"{self.moves} moves"
         )
+        for number, one in self.exchanges.items():
+            lines.append(
+                f"stage {number} with its replicas: {one.rounds} rounds, h {one.sent_steps}, "
+                f"{one.sent_wire}, {one.bytes_sent / 1e6:.3f} MB sent by this rank"
+            )
         return "\n".join(lines)
 
 

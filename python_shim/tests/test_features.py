@@ -523,3 +523,25 @@ def test_buffers_stay_local_if_asked() -> None:
     for local, _, end, _ in (first, second):
         assert torch.equal(local, end)
     assert not torch.equal(first[2], second[2])
+
+
+def exchanged() -> tuple[list[float], int, bool]:
+    """Micro-batches that no_sync() kept, reduced before the step; once."""
+    rank, _ = ranks.join_torch()
+    net = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with msdu.attach(net, optimizer, interval="fixed", interval_steps=1, wire="float32") as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with run.no_sync():
+                for _ in range(2):
+                    net(torch.full((1, 2), 1.0 + rank)).sum().backward()
+            run.exchange()
+            found = net.weight.grad.flatten().tolist()
+            run.exchange()
+            optimizer.step()
+        return found, run.summary().steps, net.weight.grad.flatten().tolist() == found
+
+
+def test_what_no_sync_kept_is_exchanged_before_clipping() -> None:
+    assert ranks.run(exchanged) == [([3.0, 3.0], 3, True)] * 2

@@ -294,6 +294,36 @@ class Pipeline:
         if self._regret is not None and self.steps % self._every == 0:
             self._failing_loudly(self._adapt)
 
+    def evaluate(self, x: Value, y: torch.Tensor, measure: Optional[Loss] = None) -> float:
+        """Forward passes alone, with layers in eval mode and without gradients, between steps.
+
+        Args:
+            x, y: as of step().
+            measure: of the last layer's output and targets, a number for each micro-batch, such as
+                an accuracy; None: the loss.
+
+        Returns:
+            The mean over micro-batches, on all ranks of this replica.
+        """
+        self._check_batch(x, y)
+        modes = [(one, one.training) for m in self.modules.values() for one in m.modules()]
+        for module in self.modules.values():
+            module.eval()
+
+        def work() -> float:
+            found = None
+            if self._run is not None:
+                found = self._run.evaluate(x, y, measure or self._loss)
+            return self._ranks.tell(found, self.plan.stages[-1].device)
+
+        try:
+            with torch.no_grad():
+                loss: float = self._failing_loudly(work)
+            return loss
+        finally:
+            for module, is_training in modes:
+                module.training = is_training
+
     def clip_grad_norm_(self, max_norm: float) -> float:
         """Clip gradients by their norm over all stages, between backward() and update(), as
         ``torch.nn.utils.clip_grad_norm_`` does; the norm, with the bits of one process."""

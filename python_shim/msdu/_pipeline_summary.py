@@ -69,12 +69,12 @@ class PipelineSummary:
         lines.append(
             f"{self.steps} steps of {self.micro_batches} micro-batches: {_seconds(self.step_s)}, "
             f"planned {_seconds(self.planned_s)}, at least {_seconds(self.bound_s)}; "
-            f"{self.moves} moves"
+            f"{self.moves} move{'' if self.moves == 1 else 's'}"
         )
-        for number, one in self.exchanges.items():
+        for number, own in self.exchanges.items():
             lines.append(
-                f"stage {number} with its replicas: {one.rounds} rounds, h {one.sent_steps}, "
-                f"{one.sent_wire}, {one.bytes_sent / 1e6:.3f} MB sent by this rank"
+                f"stage {number} with its replicas: {own.rounds} rounds, h {own.sent_steps}, "
+                f"{own.sent_wire}, {own.bytes_sent / 1e6:.3f} MB sent by this rank"
             )
         return "\n".join(lines)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Callable, Optional
 
 import torch
+import torch.distributed as dist
 
 from . import _abi, _stages_engine
 from ._stages_plan import Plan
@@ -157,6 +159,15 @@ class LostError(Exception):
         self.problem = problem
 
 
+@contextmanager
+def _losing(device: int) -> Iterator[None]:
+    """Messages from or to a device."""
+    try:
+        yield
+    except RuntimeError as problem:
+        raise LostError(device, problem) from problem
+
+
 class _Clock:
     """Time inside, and what was raised there: by computing, since messages are outside."""
 
@@ -223,6 +234,7 @@ class Run:
         group: Optional[Any] = None,
     ) -> None:
         self._place = place
+        self._group = group
         self.plan = plan
         self.device = device
         self.times: dict[int, float] = {}
@@ -264,13 +276,59 @@ class Run:
             self._engine.step(*given, **target, losses=losses, return_outputs=False)
         except Exception as problem:
             own = next((clock.problem for clock in clocks if clock.problem is not None), None)
+            if own is not None and own is not self._loss_clock.problem:
+                own = own.__cause__ or own  # the caller's; torch's own has the batch's values in it
             if own is not None:
-                raise (own.__cause__ or own) from None  # torch's has the batch's values in it
+                raise own from None
             raise LostError(self._peer(problem), problem) from problem
         self.times = {s.stage_index: sum(c.seconds for c in _clocks(s)) for s in self._stages}
         if self._is_last:
             self.times[len(self.plan.stages) - 1] += self._loss_clock.seconds
         return _sum(one.detach() for one in losses) if self._is_last else None
+
+    def evaluate(self, x: Value, y: torch.Tensor, measure: Loss) -> Optional[float]:
+        """Forward passes only, one micro-batch after another.
+
+        Returns:
+            The mean of a measure over micro-batches, on the last stage's rank; None elsewhere.
+        """
+        parts, stages = self.plan.micro_batches, self.plan.stages
+        inputs = [one.chunk(parts) for one in tensors(x)]
+        total = 0.0
+        sends: list[tuple[int, Any]] = []
+        for part, target in enumerate(y.chunk(parts)):
+            value: Value = tuple(chunks[part] for chunks in inputs)
+            for stage in self._stages:
+                number = stage.stage_index
+                if number and stages[number - 1].device != self.device:
+                    value = self._received(stage, stages[number - 1].device)
+                value = stage.submod(*tensors(value))
+                if number + 1 == len(stages):
+                    total += float(measure(value, target))
+                elif stages[number + 1].device != self.device:
+                    sends += self._sent(value, stages[number + 1].device)
+        for device, work in sends:
+            with _losing(device):
+                work.wait()
+        return total / parts if self._is_last else None
+
+    def _received(self, stage: _Stage, device: int) -> Value:
+        """What the stage before gives."""
+        peer = self.plan.devices.index(device)
+        given, _ = stage.submod.ends()
+        found = tuple(torch.empty_like(one, device=self._place) for one in given)
+        with _losing(device):
+            for one in found:
+                dist.recv(one, group=self._group, group_src=peer)
+        return found
+
+    def _sent(self, value: Value, device: int) -> list[tuple[int, Any]]:
+        peer = self.plan.devices.index(device)
+        with _losing(device):
+            return [
+                (device, dist.isend(one, group=self._group, group_dst=peer))
+                for one in tensors(value)
+            ]
 
     def _mean(self, made: Value, target: torch.Tensor) -> torch.Tensor:
         with self._loss_clock:

@@ -18,13 +18,22 @@ MICRO_BATCHES = 4
 STEPS = range(4)
 
 
-def train(model: str, optimizer: str, plans: list[bytes], options: dict[str, Any]) -> Any:
+def accuracy(made: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (made.argmax(-1) == y).double().mean()
+
+
+def train(model: str, optimizer: str, plans: list[bytes]) -> Any:
+    """Steps, with an evaluation before the last one."""
     ranks.join_torch()
     found = []
     for plan in plans:
-        pipe = pipelines.make(model, optimizer, MICRO_BATCHES, plan=plan, **options)
-        losses = [pipe.step(*pipelines.batch(model, step, MICRO_BATCHES)) for step in STEPS]
-        found.append((losses, pipelines.values(pipe)))
+        pipe = pipelines.make(model, optimizer, MICRO_BATCHES, plan=plan)
+        losses = [pipe.step(*pipelines.batch(model, step, MICRO_BATCHES)) for step in STEPS[:-1]]
+        batch = pipelines.batch(model, STEPS[-1], MICRO_BATCHES)
+        tried = (pipe.evaluate(*batch), pipe.evaluate(*batch, accuracy))
+        losses.append(pipe.step(*batch))
+        assert all(one.training for one in pipe.modules.values())
+        found.append((losses, pipelines.values(pipe), tried))
     return found
 
 
@@ -34,10 +43,13 @@ def train(model: str, optimizer: str, plans: list[bytes], options: dict[str, Any
 def test_any_cut_and_placement_has_the_bits_of_one_process(model: str, optimizer: str) -> None:
     plans = [pipelines.plan(seed, 6, 3, MICRO_BATCHES) for seed in range(8)]
     net, wanted = pipelines.alone(model, optimizer, STEPS, MICRO_BATCHES)
-    by_rank = ranks.run(train, model, optimizer, plans, {}, ranks=3)
+    by_rank = ranks.run(train, model, optimizer, plans, ranks=3)
     for found in zip(*by_rank):
-        assert [losses for losses, _ in found] == [wanted] * 3
-        pipelines.same([values for _, values in found], net)
+        assert [one[0] for one in found] == [wanted] * 3
+        pipelines.same([one[1] for one in found], net)
+        assert found[0][2] == found[1][2] == found[2][2]
+        loss, share = found[0][2]
+        assert loss == pytest.approx(wanted[-1]) and 0 <= share <= 1
 
 
 def planned(boundary: str) -> Any:

@@ -269,6 +269,7 @@ class Pipeline:
 
     def _gradients(self, x: Value, y: torch.Tensor) -> float:
         found = None
+        self._ranks.expect(self.plan.stages[-1].device)
         if self._run is not None:
             with ExitStack() as stack:
                 for attachment in self.attachments.values():
@@ -312,6 +313,7 @@ class Pipeline:
 
         def work() -> float:
             found = None
+            self._ranks.expect(self.plan.stages[-1].device)
             if self._run is not None:
                 found = self._run.evaluate(x, y, measure or self._loss)
             return self._ranks.tell(found, self.plan.stages[-1].device)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime
 import io
 import itertools
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,7 +52,8 @@ class Ranks:
         for number in range(replicas if replicas > 1 else 0):
             made = self.group((self.of(d, number) for d in range(self.devices)), "gloo")
             self._row = made if number == self.replica else self._row
-        self._sends: list[tuple[int, Any]] = []
+        self._number = torch.zeros((), dtype=torch.float64)
+        self._coming: Any = None
 
     def group(self, ranks: Iterable[int], backend: Optional[str] = None) -> Any:
         """A process group; all ranks call it. None for those outside."""
@@ -176,33 +176,35 @@ class Ranks:
 
     # --- a number from the last stage ---
 
-    def tell(self, value: Optional[float], device: int) -> float:
-        """A number that one device of this replica has, on all of them."""
-        made = torch.zeros((), dtype=torch.float64)
-        root = self.of(device)
-        if self.device == device:
-            self._settle()
-            made.fill_(value if value is not None else math.nan)
-            for other in range(self.devices):
-                if other != device:
-                    peer = self.of(other)
-                    with self.blaming(peer):
-                        self._sends.append((peer, dist.isend(made, peer, group=self._everyone)))
-        else:
+    def expect(self, device: int) -> None:
+        """Before a step: its number may arrive while this rank is still at work, so that who has
+        it need not wait for this one."""
+        if self.device != device:
+            root = self.of(device)
+            self._number = torch.zeros((), dtype=torch.float64)
             with self.blaming(root):
-                dist.recv(made, root, group=self._everyone)
-        return float(made)
+                self._coming = dist.irecv(self._number, root, group=self._everyone)
 
-    def _settle(self) -> None:
-        """A number told before has arrived."""
-        for peer, work in self._sends:
+    def tell(self, value: Optional[float], device: int) -> float:
+        """A number that one device of this replica has, on all of them, which expect() it."""
+        root = self.of(device)
+        if self.device != device:
+            with self.blaming(root):
+                self._coming.wait()
+            return float(self._number)
+        assert value is not None
+        made = torch.tensor(value, dtype=torch.float64)
+        sends: list[tuple[int, Any]] = []
+        for peer in (self.of(other) for other in range(self.devices) if other != device):
+            with self.blaming(peer):
+                sends.append((peer, dist.isend(made, peer, group=self._everyone)))
+        for peer, work in sends:
             with self.blaming(peer):
                 work.wait()
-        self._sends.clear()
+        return value
 
     def finish(self) -> None:
         """All ranks are here; nothing is under way between them."""
-        self._settle()
         self.gather(lambda: None)
 
     # --- failures ---

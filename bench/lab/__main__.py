@@ -18,6 +18,7 @@ import job
 import kernel
 import network
 import pace
+import quota
 import relay
 import report
 
@@ -26,9 +27,9 @@ STATUS_UNFIT = 77  # what CTest takes for "skipped"
 _Counted = list[network.Counts]  # by host
 
 
-def _rate(text: str) -> float | None:
+def _rates(text: str) -> list[float | None]:
     try:
-        return network.parse_rate(text)
+        return [network.parse_rate(part) for part in text.split(",")]
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -36,6 +37,13 @@ def _rate(text: str) -> float | None:
 def _speeds(text: str) -> tuple[float, ...]:
     try:
         return pace.parse_speeds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return quota.parse_shares(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -67,8 +75,9 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
     add("--hosts", type=int, metavar="H", help="instead, with --per-host ranks each")
     text = "of a host, which reach each other over its loopback (1)"
     add("--per-host", type=int, default=1, metavar="N", help=text)
-    text = "of every link, each way, such as 200mbit or 1gbit; default none: not shaped"
-    add("--rate", type=_rate, metavar="R", help=text)
+    text = "of every link, each way, such as 200mbit or 1gbit, or those of host 0, 1, ..., in "
+    text += "turn: 1gbit,100mbit; default none: not shaped"
+    add("--rate", type=_rates, default=[None], metavar="R", help=text)
     text = "from a host to any other, one way, by a relay that costs processor time (0)"
     add("--delay", type=float, default=0.0, metavar="MS", help=text)
     add("--burst", type=int, metavar="BYTES", help="that may pass at once (2 ms of the rate)")
@@ -99,6 +108,9 @@ def _add_speeds(parser: argparse.ArgumentParser) -> None:
     text = f"ranks are {pace.BURST_FACTOR:g} times as slow at times that follow from the seed: "
     text += f"{pace.BURST_S:g} s of {pace.BURST_S + pace.CALM_S:g}, on average"
     add("--bursts", type=int, metavar="SEED", help=text)
+    text = "cores of rank 0, 1, ..., in turn, such as 1,.5,.25,.25, by a quota for every "
+    text += f"{quota.PERIOD_US / 1e3:g} ms; 0: no limit; needs root"
+    add("--cpu-share", type=_shares, default=(), metavar="LIST", help=text)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +146,12 @@ def _place_ranks(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         parser.error("--ranks N is for N hosts of one rank each: give --hosts and --per-host alone")
     options.hosts = options.hosts or options.ranks or 2
     options.ranks = options.hosts * options.per_host
-    if options.speeds and options.ranks % len(options.speeds) != 0:
-        parser.error(f"{len(options.speeds)} --speeds do not divide {options.ranks} ranks")
+    for name, count in (("speeds", options.ranks), ("cpu_share", options.ranks),
+                        ("rate", options.hosts)):
+        given = getattr(options, name)
+        if given and count % len(given) != 0:
+            what = "hosts" if name == "rate" else "ranks"
+            parser.error(f"{len(given)} --{name.replace('_', '-')} do not divide {count} {what}")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -166,8 +182,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _link(options: argparse.Namespace) -> network.Link:
-    rate = options.rate
+def _link(options: argparse.Namespace, rate: float | None) -> network.Link:
     burst, queue = options.burst or 0, options.queue or 0
     if rate is not None:
         burst = burst or network.default_burst(rate, options.mtu)
@@ -197,7 +212,7 @@ def _run(net: network.Network, plan: job.Plan, is_live: bool) -> dict[str, Any]:
     def show(at: float) -> None:
         nonlocal last, last_at
         now = net.counts()
-        print(report.live(at, at - last_at, _since(now, last), net.link), file=sys.stderr)
+        print(report.live(at, at - last_at, _since(now, last), net.rates), file=sys.stderr)
         last, last_at = now, at
 
     done = job.Job(net, plan, helpers)
@@ -213,15 +228,16 @@ def _build(options: argparse.Namespace) -> network.Network:
     try:
         kernel.own_mounts()
         kernel.mount("proc", "/proc")
-        return network.Network(options.hosts, options.per_host, _link(options))
+        links = [_link(options, rate) for rate in options.rate]
+        links *= options.hosts // len(links)
+        return network.Network(links, options.per_host)
     except OSError as error:
         raise network.Unfit(f"no network of our own: {error}") from error
 
 
-def _work(options: argparse.Namespace) -> int:
+def _work(options: argparse.Namespace, quotas: Sequence[int]) -> int:
     """Build, run, report; the first process of namespaces of our own."""
     net = _build(options)
-    link = net.link
     plan = job.Plan(
         options.command,
         dict(options.env),
@@ -230,13 +246,15 @@ def _work(options: argparse.Namespace) -> int:
         options.timeout,
         options.grace,
         pace.speeds_of(options.ranks, options.speeds, options.bursts),
+        quotas,
     )
-    speeds = {"speeds": list(options.speeds) or None, "bursts": options.bursts}
+    speeds = {"speeds": list(options.speeds) or None, "bursts": options.bursts,
+              "cpu_share": list(options.cpu_share) or None}
     whole = report.whole_record(net, speeds, options.command)
     for _ in range(options.repeat):
         run = _run(net, plan, options.live)
         whole["runs"].append(run)
-        lines = (report.headline(net), report.table(run, link.rate_bits))
+        lines = (report.headline(net), report.table(run, net.rates))
         print(*lines, sep="\n", flush=True)
         if options.json:
             report.write_json(options.json, whole)
@@ -275,7 +293,8 @@ def _isolated(options: argparse.Namespace) -> int:
     """Run the lab in namespaces that vanish with it; Unfit, OSError."""
     _prepare(options)
     try:
-        return kernel.run_isolated(lambda: _guarded(lambda: _work(options)))
+        with quota.made(options.cpu_share, options.ranks) as quotas:
+            return kernel.run_isolated(lambda: _guarded(lambda: _work(options, quotas)))
     except OSError as error:
         text = f"needs root, or the right to make namespaces ({error}): sudo python3 bench/lab ..."
         raise network.Unfit(text) from error

@@ -34,6 +34,7 @@ class Plan:
     timeout_s: float | None
     grace_s: float  # for the others after a rank failed
     speeds: Sequence[pace.Speed] = ()  # by rank; empty: as fast as the machine
+    quotas: Sequence[int] = ()  # by rank, of quota.made(); empty: none
 
 
 @dataclass
@@ -87,6 +88,8 @@ def _become(rank: int, net: network.Network, plan: Plan, output: int) -> None:
     os.dup2(output, 2)
     for number in (*kernel.STOP_SIGNALS, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
+    if plan.quotas and plan.quotas[rank] >= 0:
+        os.write(plan.quotas[rank], b"0")
     net.enter(rank)
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus[rank % len(plan.cpus)])

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,16 +147,27 @@ class Network:
     Only descriptors hold the namespaces of the hosts, so they go with this process.
     """
 
-    def __init__(self, hosts: int, per_host: int, link: Link) -> None:
-        self.hosts = hosts
+    def __init__(self, links: Sequence[Link], per_host: int) -> None:
+        """links: of each host; they may differ in rate, burst and queue."""
+        self.links = links
+        self.hosts = len(links)
         self.per_host = per_host  # ranks, which number the hosts in turn: 0 and 1, 2 and 3
-        self.link = link
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._namespaces: list[int] = []
         _call("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
-        _up("br0", "mtu", str(link.mtu))
-        for host in range(hosts):
+        _up("br0", "mtu", str(self.link.mtu))
+        for host in range(self.hosts):
             self._add(host)
+
+    @property
+    def link(self) -> Link:
+        """For what all links have in common."""
+        return self.links[0]
+
+    @property
+    def rates(self) -> list[float | None]:
+        """Of each host's link."""
+        return [link.rate_bits for link in self.links]
 
     @property
     def ranks(self) -> int:
@@ -235,7 +246,7 @@ class Network:
         _up(end, "master", "br0")
         if self.link.delay_ms > 0:  # then frames pass through the relay and no other way
             _call("ip", "link", "set", end, "type", "bridge_slave", "isolated", "on")
-        self._shape(end)
+        self._shape(host, end)
         with self.inside(host):
             self._configure(host)
 
@@ -258,11 +269,12 @@ class Network:
             "congctl",
             self.link.congestion,
         )
-        self._shape(INTERFACE)
+        self._shape(host, INTERFACE)
 
-    def _shape(self, device: str) -> None:
+    def _shape(self, host: int, device: str) -> None:
         """A queue at one end; where the link is not shaped, one that only counts."""
-        if self.link.rate_bits is None:
+        link = self.links[host]
+        if link.rate_bits is None:
             _call("tc", "qdisc", "add", "dev", device, "root", "pfifo", "limit", "10000")
             return
         _call(
@@ -274,11 +286,11 @@ class Network:
             "root",
             "tbf",
             "rate",
-            f"{round(self.link.rate_bits)}bit",
+            f"{round(link.rate_bits)}bit",
             "burst",
-            str(self.link.burst_bytes),
+            str(link.burst_bytes),
             "limit",
-            str(self.link.queue_bytes),
+            str(link.queue_bytes),
         )
 
     def _count(self, host: int) -> Counts:

@@ -2,9 +2,9 @@
 """Ranks of different speeds: how slow a rank is at a time, and a process that slows trainers down.
 
 A trainer that nobody changed is stopped for a part of every PERIOD_S, with everything that it
-started (SIGSTOP, SIGCONT). That needs no right and leaves nothing behind. A quota of processor time
-(cgroup) does the same every 100 ms, counts cores rather than time, and is a name outside of the
-lab. Both stop a rank's communication thread too, for less than a period at a time.
+started (SIGSTOP, SIGCONT). That needs no right and leaves nothing behind. It counts time, whether
+the rank computes or waits; quota.py counts processor time. Both stop a rank's communication thread
+too, for less than a period at a time.
 """
 
 from __future__ import annotations

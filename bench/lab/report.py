@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from job import Job
-from network import Counts, Link, Network
+from network import Counts, Network
 
 
 def rate_text(rate_bits: float | None) -> str:
@@ -24,6 +24,17 @@ def rate_text(rate_bits: float | None) -> str:
         if rate_bits >= bits:
             return f"{rate_bits / bits:g}{unit}"
     return f"{rate_bits / 1e3:g}kbit"
+
+
+def _common(values: Sequence[Any]) -> Any:
+    """The value of all hosts, or one for each where they differ."""
+    return values[0] if all(value == values[0] for value in values) else list(values)
+
+
+def rates_text(rates: Sequence[float | None]) -> str:
+    """The rates of all links as --rate takes them: one, or one for each host."""
+    common = _common([rate_text(rate) for rate in rates])
+    return common if isinstance(common, str) else ",".join(common)
 
 
 def _commit() -> str:
@@ -42,11 +53,11 @@ def whole_record(net: Network, speeds: dict[str, Any], command: Sequence[str]) -
         "ranks": net.ranks,
         "hosts": net.hosts,
         **speeds,
-        "rate": rate_text(link.rate_bits),
-        "rate_bits": link.rate_bits,
+        "rate": rates_text(net.rates),
+        "rate_bits": _common(net.rates),
         "delay_ms": link.delay_ms,
-        "burst_bytes": link.burst_bytes,
-        "queue_bytes": link.queue_bytes,
+        "burst_bytes": _common([one.burst_bytes for one in net.links]),
+        "queue_bytes": _common([one.queue_bytes for one in net.links]),
         "mtu": link.mtu,
         "congestion": link.congestion,
         "kernel": platform.release(),
@@ -109,12 +120,13 @@ def _share(count_bytes: int, seconds: float, rate_bits: float | None) -> str:
 def headline(net: Network) -> str:
     """One line about the network."""
     link = net.link
+    bursts = _common([one.burst_bytes for one in net.links])
+    queues = _common([one.queue_bytes for one in net.links])
     shape = (
         "not shaped"
-        if link.rate_bits is None
+        if all(rate is None for rate in net.rates)
         else (
-            f"{rate_text(link.rate_bits)} each way (burst {link.burst_bytes}, "
-            f"queue {link.queue_bytes} bytes)"
+            f"{rates_text(net.rates)} each way (burst {bursts}, queue {queues} bytes)"
         )
     )
     where = f" on {net.hosts} hosts" if net.per_host > 1 else ""
@@ -137,18 +149,18 @@ def _link_cells(count: dict[str, Any], seconds: float, rate_bits: float | None) 
     )
 
 
-def _host_lines(run: dict[str, Any], rate_bits: float | None) -> list[str]:
+def _host_lines(run: dict[str, Any], rates: Sequence[float | None]) -> list[str]:
     """What each host sent to others, and what its ranks sent to each other."""
     lines = [f"{'host':>4} {_LINK_HEAD} {'inside MB':>11} {'inside/sent':>11}"]
     for count in run["per_host"]:
         inside, tx = count["inside_bytes"], count["tx_bytes"]
         ratio = f"{inside / tx:.2f}" if tx else "-"
-        cells = _link_cells(count, run["seconds"], rate_bits)
+        cells = _link_cells(count, run["seconds"], rates[count["host"]])
         lines.append(f"{count['host']:>4} {cells} {inside / 1e6:>11.3f} {ratio:>11}")
     return lines
 
 
-def table(run: dict[str, Any], rate_bits: float | None) -> str:
+def table(run: dict[str, Any], rates: Sequence[float | None]) -> str:
     """One line per rank; MB are 10^6 bytes, share is of the link's rate over the rank's time.
 
     Where ranks share a link, it has a line of its own.
@@ -157,9 +169,9 @@ def table(run: dict[str, Any], rate_bits: float | None) -> str:
     lines = [f"{'rank':>4} {'status':>6} {'seconds':>9} {'host' if is_shared else _LINK_HEAD}"]
     for rank in run["per_rank"]:
         start = f"{rank['rank']:>4} {rank['exit_status']:>6} {rank['seconds']:>9.3f} "
-        end = f"{rank['host']:>4}" if is_shared else _link_cells(rank, rank["seconds"], rate_bits)
-        lines.append(start + end)
-    lines += _host_lines(run, rate_bits) if is_shared else []
+        cells = _link_cells(rank, rank["seconds"], rates[rank["host"]]) if not is_shared else ""
+        lines.append(start + (cells or f"{rank['host']:>4}"))
+    lines += _host_lines(run, rates) if is_shared else []
     if "relay" in run:
         relay = run["relay"]
         lines.append(
@@ -169,9 +181,12 @@ def table(run: dict[str, Any], rate_bits: float | None) -> str:
     return "\n".join(lines)
 
 
-def live(at: float, seconds: float, used: Sequence[Counts], link: Link) -> str:
-    """What each link carried in the last seconds, sent and received, in Mbit/s or of the rate."""
-    unit = (link.rate_bits or 1e6) / 8 * seconds
-    name = "Mbit/s" if link.rate_bits is None else "of rate"
-    cells = (f"{count.tx_bytes / unit:.2f}/{count.rx_bytes / unit:.2f}" for count in used)
+def live(at: float, seconds: float, used: Sequence[Counts], rates: Sequence[float | None]) -> str:
+    """What each link carried in the last seconds, sent and received, of its rate; in Mbit/s if one
+    has none."""
+    is_shaped = None not in rates
+    units = [((rate or 1e6) if is_shaped else 1e6) / 8 * seconds for rate in rates]
+    name = "of rate" if is_shaped else "Mbit/s"
+    cells = (f"{count.tx_bytes / unit:.2f}/{count.rx_bytes / unit:.2f}"
+             for count, unit in zip(used, units))
     return f"# {at:6.1f} s, sent/received {name}: {'  '.join(cells)}"

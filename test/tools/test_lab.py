@@ -32,6 +32,7 @@ os.environ["PATH"] += ":/usr/sbin:/sbin"  # where users do not look for ip and t
 
 import network
 import pace
+import quota
 
 trainer: str | None = None
 
@@ -106,6 +107,11 @@ class Pure(unittest.TestCase):
             (["--speeds", "1,2", "--", "true"], "0.01 .. 1"),
             (["--hosts", "2", "--speeds", "1,1,1", "--", "true"], "do not divide 2 ranks"),
             (["--bursts", "x", "--", "true"], "--bursts"),
+            (["--cpu-share", "1,-1", "--", "true"], "--cpu-share"),
+            (["--cpu-share", "1,1,1", "--", "true"], "do not divide 2 ranks"),
+            (["--rate", "1mbit,5", "--", "true"], "--rate"),
+            (["--hosts", "2", "--per-host", "3", "--rate", "1mbit,2mbit,3mbit", "--", "true"],
+             "do not divide 2 hosts"),
         ):
             done = lab(*bad)
             self.assertEqual(done.returncode, 2, bad)
@@ -129,6 +135,21 @@ class Pure(unittest.TestCase):
         plain, scaled = pace.Speed(2, 1, 3), pace.Speed(2, 1, 3, scale=4)
         for i in range(4000):
             self.assertEqual(plain.at(i / 4), scaled.at(i))
+
+    def test_quotas_are_what_the_kernel_takes(self) -> None:
+        """5 ms, longer where the quota would be below 1 ms; the share stays what it was."""
+        self.assertEqual(quota.quota_of(0.25), (1250, 5000))
+        self.assertEqual(quota.quota_of(2), (10000, 5000))
+        self.assertEqual(quota.quota_of(0.1), (1000, 10000))
+        self.assertEqual(quota.parse_shares("1,.5,0"), (1, 0.5, 0))
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("cpu.max", "cpu.cfs_period_us", "cpu.cfs_quota_us"):
+                Path(folder, name).touch()
+            for is_unified in (False, True):
+                quota._limit(Path(folder), 0.5, is_unified)
+            self.assertEqual(Path(folder, "cpu.max").read_text(), "2500 5000")
+            self.assertEqual(Path(folder, "cpu.cfs_period_us").read_text(), "5000")
+            self.assertEqual(Path(folder, "cpu.cfs_quota_us").read_text(), "2500")
 
     def test_speeds_repeat(self) -> None:
         """Where there are fewer than ranks."""
@@ -244,6 +265,61 @@ class Ranks(Lab):
         statuses = [rank["exit_status"] for rank in self.records()["runs"][0]["per_rank"]]
         self.assertEqual(statuses, [143, 143])
 
+    def share(self, shares: str, *command: str) -> int | None:
+        """Run two ranks with shares of a core; the lab's process, none where it has no groups."""
+        arguments = ("--json", self.json, "--output-dir", self.folder, "--ranks", "2")
+        process = subprocess.Popen(
+            words(*arguments, "--cpu-share", shares, "--", *command), stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, text=True,
+        )
+        _, told = process.communicate(timeout=PATIENCE_S)
+        if process.returncode == 77:
+            self.assertRegex(told, r"^lab: --cpu-share.*\n$")
+            return None
+        self.assertEqual(process.returncode, 0, told)
+        return process.pid
+
+    def groups(self) -> list[str]:
+        """Control groups of labs."""
+        return [path.name for path in Path("/sys/fs/cgroup").glob("**/msdu-lab-*-*")]
+
+    def test_a_share_of_a_core_is_processor_time(self) -> None:
+        """A rank that computes gets its share, with what it started. Nothing is left of it."""
+        busy = "import time\nwhile time.process_time() < 0.3: pass"
+        shell = f'cat /proc/self/cgroup; {sys.executable} -S -c "{busy}"; true'
+        lab_pid = self.share("0,.2", "sh", "-c", shell)
+        if lab_pid is None:
+            self.skipTest("no control groups, or not root")
+        even, slow = self.records()["runs"][0]["per_rank"]
+        self.assertEqual(self.records()["cpu_share"], [0, 0.2])
+        self.assertNotIn("msdu-lab-", self.log(0))
+        self.assertIn(f"msdu-lab-{lab_pid}-1\n", self.log(1))
+        self.assertGreaterEqual(slow["cpu_seconds"], 0.3)
+        self.assertGreater(slow["seconds"], 0.3 / 0.2 * 0.9)
+        self.assertGreater(slow["seconds"], even["seconds"])
+        self.assertEqual([name for name in self.groups() if f"-{lab_pid}-" in name], [])
+
+    def test_the_next_lab_removes_what_a_killed_one_left(self) -> None:
+        """Only that can leave a group behind."""
+        process = subprocess.Popen(
+            words("--ranks", "2", "--cpu-share", ".5", "--", "sh", "-c", "echo; exec sleep 1000"),
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        is_ready = process.stdout.readline() == b"\n"
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        if not is_ready:
+            self.skipTest("no control groups, or not root")
+        self.assertEqual(len([name for name in self.groups() if f"-{process.pid}-" in name]), 2)
+        group = next(Path("/sys/fs/cgroup").glob(f"**/msdu-lab-{process.pid}-1"))
+        files = [group / name for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")]
+        limits = " ".join(file.read_text().strip() for file in files if file.exists())
+        self.assertEqual(limits, "2500 5000")
+        self.share("1", "true")
+        self.assertEqual([name for name in self.groups() if f"-{process.pid}-" in name], [])
+
     def test_hosts_have_names_of_their_own(self) -> None:
         """A rank reaches another by the name that the other has for itself (torchft does)."""
         python = "import socket; print(socket.gethostbyname(socket.gethostname()))"
@@ -303,6 +379,16 @@ class Links(Lab):
                     rank[f"interface_{counted}_bytes"], rank[f"{counted}_bytes"] + 1
                 )
         self.assertAlmostEqual(ranks[0]["tx_bytes"] / ranks[1]["rx_bytes"], 1, delta=0.01)
+
+    def test_hosts_may_have_rates_of_their_own(self) -> None:
+        """A stream is as fast as the slower of its two links."""
+        streams = self.stream(2, "--ranks", "3", "--rate", "40mbit,40mbit,4mbit")
+        self.assertEqual(self.records()["rate_bits"], [4e7, 4e7, 4e6])
+        self.assertEqual(self.records()["rate"], "40mbit,40mbit,4mbit")
+        shares = [stream["received"] * 8 / stream["seconds"] / 4e6 for stream in streams]
+        self.assertLessEqual(max(shares[0], shares[2]), 1.1)  # from and to host 2
+        if os.environ.get("MSDU_TEST_TIMED"):
+            self.assertGreater(shares[1], 8)
 
     def test_many_to_one_share_its_link(self) -> None:
         """The receiver's end is shaped, not only the senders'."""

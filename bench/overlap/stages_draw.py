@@ -6,7 +6,9 @@ each action with the number of its micro-batch.
     msdu plan --stages machines.json --profile gpt.json --micro-batches 8 --json |
         bench/overlap/stages_draw.py --out schedule.svg
 
-Needs nothing but Python. Two stages of a machine have a light and a dark shade.
+Several files are drawn one below another on the same scale of time. bench/pipeline/compare.py
+writes such files of steps that it measured. Needs nothing but Python. Two stages of a machine have
+a light and a dark shade.
 """
 
 from __future__ import annotations
@@ -39,11 +41,10 @@ def load(text: str) -> dict[str, Any]:
     return plan
 
 
-def box(action: dict[str, Any], row: int, shade: int, scale: float) -> list[str]:
+def box(action: dict[str, Any], y: float, shade: int, scale: float) -> list[str]:
     """An action; its number only where there is room."""
     x = LEFT + action["begin_us"] * scale
     width = (action["end_us"] - action["begin_us"]) * scale
-    y = TOP + row * ROW
     out = [f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{ROW - 6:.1f}" '
            f'fill="{COLORS[action["kind"]][shade]}" stroke="white" stroke-width="0.5"/>']
     number = str(action["micro_batch"])
@@ -64,35 +65,49 @@ def legend(kinds: list[str], y: float) -> list[str]:
     return out
 
 
-def draw(plan: dict[str, Any]) -> str:
-    """The picture as SVG text."""
-    ranks = plan["ranks"]
-    scale = (WIDTH - LEFT - 20) / plan["step_us"]
-    height = TOP + ROW * len(ranks) + 40
+def title(plan: dict[str, Any]) -> str:
+    """What a picture is of."""
+    least = f', at least {plan["bound_us"] / 1e6:.4g} s' if plan.get("bound_us") else ""
+    return (f'{plan["profile"]}: {plan["micro_batches"]} micro-batches, step '
+            f'{plan["step_us"] / 1e6:.4g} s{least}')
+
+
+def rows(plan: dict[str, Any], top: float, scale: float) -> list[str]:
+    """The machines of a plan."""
+    out = [f'<text x="{LEFT:.0f}" y="{top - 12:.1f}">{escape(title(plan))}</text>']
+    for row, rank in enumerate(plan["ranks"]):
+        first = min(action["stage"] for action in rank["actions"])
+        y = top + row * ROW
+        out.append(f'<text x="8" y="{y + ROW / 2 + 1:.1f}">{escape(rank["machine"])}</text>')
+        for action in rank["actions"]:
+            out += box(action, y, int(action["stage"] != first), scale)
+    return out
+
+
+def draw(*plans: dict[str, Any]) -> str:
+    """The picture as SVG text: plans one below another."""
+    scale = (WIDTH - LEFT - 20) / max(plan["step_us"] for plan in plans)
+    height = sum(TOP + ROW * len(plan["ranks"]) for plan in plans) + 40
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" '
            'font-family="sans-serif" font-size="11">',
-           f'<rect width="{WIDTH:.0f}" height="{height:.0f}" fill="white"/>',
-           f'<text x="{LEFT:.0f}" y="18">{escape(plan["profile"])}: {plan["micro_batches"]} '
-           f'micro-batches, step {plan["step_us"] / 1e6:.4g} s, at least '
-           f'{plan["bound_us"] / 1e6:.4g} s</text>']
-    for row, rank in enumerate(ranks):
-        first = min(action["stage"] for action in rank["actions"])
-        out.append(f'<text x="8" y="{TOP + row * ROW + ROW / 2 + 1:.1f}">'
-                   f'{escape(rank["machine"])}</text>')
-        for action in rank["actions"]:
-            out += box(action, row, int(action["stage"] != first), scale)
-    kinds = sorted({action["kind"] for rank in ranks for action in rank["actions"]}, key="FBIW".index)
+           f'<rect width="{WIDTH:.0f}" height="{height:.0f}" fill="white"/>']
+    top = TOP
+    for plan in plans:
+        out += rows(plan, top, scale)
+        top += ROW * len(plan["ranks"]) + TOP
+    kinds = sorted({action["kind"] for plan in plans for rank in plan["ranks"]
+                    for action in rank["actions"]}, key="FBIW".index)
     return "\n".join([*out, *legend(kinds, height - 18), "</svg>", ""])
 
 
 def main() -> int:
     """Draw what is on standard input, or in a file."""
     parser = argparse.ArgumentParser(description="Schedule of msdu plan --stages --json.")
-    parser.add_argument("plan", nargs="?", type=Path, help="file (default: standard input)")
+    parser.add_argument("plan", nargs="*", type=Path, help="files (default: standard input)")
     parser.add_argument("--out", type=Path, required=True, help="SVG")
     args = parser.parse_args()
-    text = args.plan.read_text(encoding="utf-8") if args.plan else sys.stdin.read()
-    args.out.write_text(draw(load(text)), encoding="utf-8")
+    texts = [file.read_text(encoding="utf-8") for file in args.plan] or [sys.stdin.read()]
+    args.out.write_text(draw(*map(load, texts)), encoding="utf-8")
     return 0
 
 

@@ -160,6 +160,12 @@ class Says(Case):
         boxes = [e for e in xml.etree.ElementTree.fromstring(picture).iter() if e.tag.endswith("rect")]
         actions = sum(len(rank["actions"]) for rank in json.loads(plan)["ranks"])
         self.assertGreater(len(boxes), actions)
+        (self.folder / "plan.json").write_text(plan, encoding="utf-8")
+        subprocess.run([sys.executable, "-B", str(DRAW), "plan.json", "plan.json", "--out",
+                        "two.svg"], check=True, timeout=60, cwd=self.folder)
+        both = xml.etree.ElementTree.parse(self.folder / "two.svg").getroot().iter()
+        twice = [e for e in both if e.tag.endswith("rect")]
+        self.assertEqual(len(twice), len(boxes) + actions)
         done = subprocess.run([sys.executable, "-B", str(DRAW), "--out", "c.svg"], check=False,
                               input="[]", capture_output=True, text=True, timeout=60,
                               cwd=self.folder)

@@ -37,7 +37,8 @@ bench-smoke: build ## every bench once, small
 	build/bin/msdu bench overlap --smoke
 	build/bin/msdu bench scale --smoke
 	@if [ -x build/venv/bin/python ]; then set -x; \
-	    build/venv/bin/python bench/training/converge.py --smoke; fi
+	    build/venv/bin/python bench/training/converge.py --smoke && \
+	    build/venv/bin/python bench/pipeline/compare.py --smoke; fi
 
 asan tsan: ## all tests under address and undefined, or thread sanitizer
 	scripts/setup.sh test

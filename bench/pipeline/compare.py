@@ -234,7 +234,8 @@ def load(out: pathlib.Path) -> list[Record]:
     """All records; a line that was cut off is none."""
     file = out / "records.jsonl"
     found = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    for line in filter(None, text.split("\n")):
         try:
             found.append(json.loads(line))
         except ValueError:
@@ -266,7 +267,8 @@ def run_all(args: argparse.Namespace) -> int:
             status = 1
             continue
         keep_timelines(args.out, records)
-        lines = "".join(json.dumps(record) + "\n" for record in records)
+        # one write, on a line of its own even where the last one was cut off
+        lines = "\n" + "".join(json.dumps(record) + "\n" for record in records)
         with (args.out / "records.jsonl").open("a", encoding="utf-8") as file:
             file.write(lines)
         say(f"{job.name}: {time.monotonic() - begun:.0f} s; "

@@ -172,7 +172,8 @@ def _real(records: Sequence[Record]) -> list[str]:
                                 zip(runs[0]["machines"], runs[0]["counts"])),
                  f"{step_s(runs):.3f}",
                  "" if not runs[0]["predicted_s"] else f"{runs[0]['predicted_s']:.3f}",
-                 str(runs[0].get("moves", "")), f"{runs[0]['losses'][0]:.4f}", f"{runs[0]['losses'][-1]:.9g}", runs[0]["digest"]]
+                 str(runs[0].get("moves", "")), f"{runs[0]['losses'][0]:.4f}",
+                 f"{runs[0]['losses'][-1]:.9g}", runs[0]["digest"]]
                 for name, runs in found.items()]
         head = ("method", "machine:layers by stage", "step s", "predicted s", "moves",
                 "first loss", "last loss", "parameters")
@@ -188,7 +189,8 @@ def _real(records: Sequence[Record]) -> list[str]:
                  f"{runs[0]['losses'][least - 1]:.3f}", f"{runs[0]['losses'][-1]:.3f}",
                  ", ".join(map(str, runs[0].get("interval_steps", [])))]
                 for name, runs in found.items()]
-        head = ("method", "layers", "step s", "steps", f"loss at step {least}", "last loss", "h of rank 0's stages")
+        head = ("method", "layers", "step s", "steps", f"loss at step {least}", "last loss",
+                "h of rank 0's stages")
         parts.append("## Two pipelines of two machines, 100 Mbit/s\n\nA transformer over bytes of "
                      f"{next(iter(found.values()))[0]['parameters'] / 1e6:.1f} million parameters; "
                      "each pipeline has its own batches. A step is the mean over the last third of "
@@ -201,9 +203,10 @@ def text(records: Sequence[Record], known: Mapping[str, Case]) -> str:
     if not records:
         return "No records.\n"
     one = records[-1]
+    load = max(record["load_before"] for record in records)
     where = (f"{one['processor']}, {one['cores']} cores, torch {one['torch']}, commit "
-             f"{one['commit']}, {one['date']}; load before the runs "
-             f"{max(record['load_before'] for record in records):.1f} at most.\n")
+             f"{one['commit']}, {one['date']}; load before each run, that of the one before "
+             f"included, {load:.1f} at most.\n")
     judged = targets(records) if known is cases.CASES else ""
     parts = ["# Pipelines of unequal machines\n", where, judged, *_clock(records, known),
              *_real(records)]

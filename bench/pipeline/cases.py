@@ -45,6 +45,13 @@ CASES = {
     "equal": Case("equal, 1 Gbit/s", (1, 1, 1, 1), 1000.0),
 }
 SMOKE = Case("1 : 2, 100 Mbit/s", (1, 2), layers=6, micro_batches=4, floats=2500)
+# While it trains: a device becomes as slow as the straggler, or all layers' times are noisy, in
+# small, so that many steps fit.
+ADAPT = dataclasses.replace(CASES["straggler"], says="1 : 1 : 1 : 1 that becomes 1 : 1 : 1 : 0.25, "
+                            "100 Mbit/s", speeds=(1, 1, 1, 1))
+NOISE_SCALE = 0.1
+NOISE = dataclasses.replace(ADAPT, says="equal, 100 Mbit/s",
+                            floats=int(NOISE_SCALE * ADAPT.floats))
 SLOW = ("1124", "1414", "straggler")  # of the targets over torch
 
 # How a step is run: torch's classes; its runtime in 1F1B's order; a plan of ours.

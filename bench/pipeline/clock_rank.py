@@ -44,11 +44,10 @@ class Method:
         dist.barrier()
         begin = time.monotonic()
         loss = self.engine.gradients(x, y)
-        end = time.monotonic()
+        self._begin, seconds = since(begin)
         if loss is not None:
             self.loss = float(loss)
-        self._begin, minus_end = _least(begin, -end)
-        self.seconds.append(-minus_end - self._begin)
+        self.seconds.append(seconds)
 
     def digest(self) -> tuple[str, float | None]:
         """Of all gradients and the loss, equal for all methods with the same micro-batches."""
@@ -78,11 +77,12 @@ class Method:
                 "ranks": ranks}
 
 
-def _least(*values: float) -> list[float]:
-    """Over all ranks."""
-    found = torch.tensor(values, dtype=torch.float64)
+def since(begin: float) -> tuple[float, float]:
+    """The first rank's begin, and seconds from it to the last one's call."""
+    found = torch.tensor([begin, -time.monotonic()], dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MIN)
-    return [float(one) for one in found]
+    first, end = float(found[0]), -float(found[1])
+    return first, end - first
 
 
 def main(task: dict[str, Any]) -> list[dict[str, Any]]:

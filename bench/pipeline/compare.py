@@ -36,7 +36,7 @@ UNFIT = 77  # of bench/lab, where it cannot run
 SHARES = (1.0, 0.5, 0.25, 0.25)
 TEXT = {"width": 128, "blocks": 8, "length": 64, "samples": 4, "micro_batches": 8}
 REPLICAS = {"width": 256, "blocks": 8, "length": 64, "samples": 1, "micro_batches": 4}
-KINDS = ("clock", "text", "replicas")
+KINDS = ("clock", "text", "replicas", "adapt")
 DRAWN = ("torch-1f1b", "ours")  # above each other
 KEPT = (*DRAWN, "ours-split-v")  # timelines
 
@@ -107,6 +107,25 @@ def replicas_job(args: argparse.Namespace, number: int) -> Job:
     return Job(f"replicas-{number}", 4, task, ("--rate", "100mbit"), 150)
 
 
+def adapt_job(number: int) -> Job:
+    """A device slows down by 4 while a pipeline trains."""
+    case = cases.ADAPT
+    task = {"kind": "adapt", "label": "adapt", "case": dataclasses.asdict(case), "scale": 1.0,
+            "noise": 0.0, "adapt": 16, "change": 20, "after": cases.CASES["straggler"].speeds,
+            "settle": 44, "rounds": 6}
+    return Job(f"adapt-{number}", len(case.speeds), task, ("--rate", f"{case.rate_mbit:g}mbit"),
+               170)
+
+
+def noise_job(number: int) -> Job:
+    """Every layer takes another time in every pass."""
+    case = cases.NOISE
+    task = {"kind": "adapt", "label": "noise", "case": dataclasses.asdict(case),
+            "scale": cases.NOISE_SCALE, "noise": 0.2, "adapt": 16, "steps": 500, "limit_s": 60}
+    return Job(f"noise-{number}", len(case.speeds), task, ("--rate", f"{case.rate_mbit:g}mbit"),
+               75)
+
+
 def jobs(args: argparse.Namespace) -> list[Job]:
     """All of them, in the order in which they run: cases by turns."""
     kinds = args.kinds.split(",")
@@ -118,6 +137,8 @@ def jobs(args: argparse.Namespace) -> list[Job]:
             found.append(text_job(args, number))
         if number == 1 and "replicas" in kinds:
             found.append(replicas_job(args, number))
+        if number == 1 and "adapt" in kinds:
+            found += [adapt_job(number), noise_job(number)]
     return found
 
 
@@ -127,6 +148,8 @@ def smoke_jobs(args: argparse.Namespace) -> list[Job]:
     names = list(cases.METHODS)
     size = {"width": 32, "blocks": 2, "length": 16, "samples": 2, "micro_batches": 4}
     common = {"size": size, "msdu": str(args.msdu), "data_bits": 1e9}
+    changing = {"kind": "adapt", "case": dataclasses.asdict(dataclasses.replace(
+        case, speeds=(1, 1))), "scale": 1.0, "adapt": 4}
     return [
         Job("clock-smoke-1", 2, {
             "kind": "clock", "label": "smoke", "case": dataclasses.asdict(case), "steps": 1,
@@ -135,7 +158,12 @@ def smoke_jobs(args: argparse.Namespace) -> list[Job]:
         Job("text-smoke-1", 2, {"kind": "text", "label": "text", "steps": 3, **common}, (), 10),
         Job("replicas-smoke-1", 4, {
             "kind": "replicas", "label": "replicas", **common,
-            "steps": {"pipeline alone": 3, "pipeline + DDP": 3, "msdu": 6}}, (), 15)]
+            "steps": {"pipeline alone": 3, "pipeline + DDP": 3, "msdu": 6}}, (), 15),
+        Job("adapt-smoke-1", 2, {
+            "label": "adapt", "noise": 0.0, "change": 6, "after": (1, 0.25), "settle": 14,
+            "rounds": 2, **changing}, (), 10),
+        Job("noise-smoke-1", 2, {
+            "label": "noise", "noise": 0.2, "steps": 12, "limit_s": 60, **changing}, (), 10)]
 
 
 def _command(work: pathlib.Path) -> list[str]:
@@ -291,7 +319,8 @@ def of_rank(args: argparse.Namespace) -> int:
     import importlib
 
     task = json.loads(pathlib.Path(args.rank_of).read_text(encoding="utf-8"))
-    kind = {"clock": "clock_rank", "text": "text_rank", "replicas": "replica_rank"}[task["kind"]]
+    kind = {"clock": "clock_rank", "text": "text_rank", "replicas": "replica_rank",
+            "adapt": "adapt_rank"}[task["kind"]]
     found = importlib.import_module(f"pipeline.{kind}").main(task)
     if os.environ["RANK"] == "0":
         pathlib.Path(args.result).write_text(json.dumps(found), encoding="utf-8")

@@ -13,6 +13,7 @@ from .cases import Case
 Record = dict[str, Any]
 AIM_EACH, AIM_MEAN, AIM_CUTS, AIM_EQUAL, AIM_ERROR = 2.4, 2.8, 1.3, 0.97, 0.10
 AIM_ALONE, AIM_DDP = 1.1, 3.0
+AIM_KNEW = 1.1
 
 
 def median(record: Record) -> float:
@@ -56,6 +57,11 @@ def unequal(records: Sequence[Record]) -> list[str]:
     return found
 
 
+def _layers(record: Mapping[str, Any]) -> str:
+    return " ".join(f"{machine}:{count}" for machine, count in
+                    zip(record["machines"], record["counts"]))
+
+
 def _clock_rows(found: Mapping[str, list[Record]]) -> list[list[str]]:
     ours = step_s(found["ours"]) if "ours" in found else math.nan
     rows = []
@@ -66,9 +72,7 @@ def _clock_rows(found: Mapping[str, list[Record]]) -> list[list[str]]:
         steps = [value for one in runs for value in one["seconds"]]
         measured, predicted = step_s(runs), runs[0].get("predicted_s")
         error = "" if not predicted else f"{100 * (predicted / measured - 1):+.0f} %"
-        layers = " ".join(f"{machine}:{count}" for machine, count in
-                          zip(runs[0]["machines"], runs[0]["counts"]))
-        rows.append([name, cases.METHODS[name], layers, f"{measured:.3f}",
+        rows.append([name, cases.METHODS[name], _layers(runs[0]), f"{measured:.3f}",
                      f"{min(steps):.3f} to {max(steps):.3f}", str(len(steps)),
                      "" if not predicted else f"{predicted:.3f}", error, f"{measured / ours:.2f}"])
     return rows
@@ -146,6 +150,7 @@ def targets(records: Sequence[Record]) -> str:
         rows.append([f"ours predicted beside measured, {says}", f"<= {100 * AIM_ERROR:.0f} %",
                      f"{100 * error:.0f} %", _verdict(error <= AIM_ERROR)])
     rows += _replica_targets(records)
+    rows += _adapt_targets(records)
     wrong = unequal(records)
     rows.append(["bits of losses, and of gradients or parameters, beside one process or all others",
                  "equal", "; ".join(wrong) or "equal", _verdict(not wrong)])
@@ -164,13 +169,55 @@ def _replica_targets(records: Sequence[Record]) -> list[list[str]]:
              _verdict(gain >= AIM_DDP)]]
 
 
+def _adapt_targets(records: Sequence[Record]) -> list[list[str]]:
+    rows = []
+    found = by_method(records, "adapt", "adapt")
+    if len(found) == 3:
+        ours = step_s(found["adapt"])
+        ratio = ours / step_s(found["knew"])
+        what = "a device slows down by 4"
+        rows = [[f"{what}: step after moving, beside the plan that knew", f"<= {AIM_KNEW}",
+                 f"{ratio:.2f}", _verdict(ratio <= AIM_KNEW)],
+                [f"{what}: the plan that stays, over that step", "",
+                 f"{step_s(found['static']) / ours:.2f}", ""],
+                [f"{what}: steps until layers moved", "",
+                 "; ".join(_moved(one) for one in found["adapt"]), ""]]
+    for one in by_method(records, "adapt", "noise").get("noise", []):
+        rows.append([f"{100 * one['noise']:.0f} % noise on every layer, {len(one['seconds'])} "
+                     "steps: moves", "0", str(one["moves"]), _verdict(one["moves"] == 0)])
+    return rows
+
+
+def _moved(record: Record) -> str:
+    return ", ".join(map(str, record["moved"])) or "never"
+
+
+ADAPT_SAYS = {"adapt": "msdu.pipeline(), which measured, planned and moved layers",
+              "knew": "the plan for the slow device, from the start",
+              "static": "the plan for equal devices"}
+
+
+def _adapt(records: Sequence[Record]) -> list[str]:
+    found = by_method(records, "adapt", "adapt")
+    if "adapt" not in found:
+        return []
+    one = found["adapt"][0]
+    rows = [[name, ADAPT_SAYS[name], _layers(runs[0]), f"{step_s(runs):.3f}",
+             f"{min(runs[0]['seconds']):.3f} to {max(runs[0]['seconds']):.3f}",
+             f"{runs[0]['predicted_s']:.3f}"] for name, runs in found.items()]
+    head = ("method", "what", "machine:layers by stage", "step s", "from, to", "predicted s")
+    before = {"machines": one["machines_before"], "counts": one["counts_before"]}
+    return [f"## A device slows down by 4 after {one['change']} steps\n\nClock layers; the three "
+            "take steps in turn, from the same state, once layers have moved. Before: "
+            f"{_layers(before)}. Layers moved {_moved(one)} steps after the change.\n\n"
+            f"{table(head, rows)}"]
+
+
 def _real(records: Sequence[Record]) -> list[str]:
     parts = []
     found = by_method(records, "text", "text")
     if found:
-        rows = [[name, " ".join(f"{machine}:{count}" for machine, count in
-                                zip(runs[0]["machines"], runs[0]["counts"])),
-                 f"{step_s(runs):.3f}",
+        rows = [[name, _layers(runs[0]), f"{step_s(runs):.3f}",
                  "" if not runs[0]["predicted_s"] else f"{runs[0]['predicted_s']:.3f}",
                  str(runs[0].get("moves", "")), f"{runs[0]['losses'][0]:.4f}",
                  f"{runs[0]['losses'][-1]:.9g}", runs[0]["digest"]]
@@ -209,5 +256,5 @@ def text(records: Sequence[Record], known: Mapping[str, Case]) -> str:
              f"included, {load:.1f} at most.\n")
     judged = targets(records) if known is cases.CASES else ""
     parts = ["# Pipelines of unequal machines\n", where, judged, *_clock(records, known),
-             *_real(records)]
+             *_adapt(records), *_real(records)]
     return "\n".join(parts)

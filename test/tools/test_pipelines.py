@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ COMMAND = ROOT / "bench" / "pipeline" / "compare.py"
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "python_shim")]
 MSDU = ""
 
-from pipeline import cases, clock, orders, report
+from pipeline import adapt_rank, cases, clock, orders, report
 
 
 class Orders(unittest.TestCase):
@@ -123,6 +124,36 @@ class Clocks(unittest.TestCase):
         self.assertAlmostEqual(self.time.now - begin, 0.02, delta=0.001)
 
 
+class Devices(unittest.TestCase):
+    def setUp(self) -> None:
+        self.time = Time()
+        patched = mock.patch.object(clock, "time", self.time)
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    def test_noise_is_about_a_mean(self) -> None:
+        """Which it leaves."""
+        device = adapt_rank.Device(1.0, 0.2, 1)
+        device.open()
+        taken = []
+        for _ in range(400):
+            begin = self.time.now
+            device.spend(0.01)
+            taken.append(self.time.now - begin)
+        self.assertAlmostEqual(statistics.fmean(taken), 0.01, delta=3e-4)
+        self.assertAlmostEqual(statistics.stdev(taken), 0.002, delta=3e-4)
+
+    def test_a_layer_that_is_probed_has_waited_for_nothing(self) -> None:
+        """No engine opens the clock then, and what comes between layers takes no time of theirs."""
+        device = adapt_rank.Device(1.0, 0.0, 1)
+        device.is_probing = True
+        for _ in range(3):
+            self.time.now += 0.02
+            begin = self.time.now
+            device.spend(0.01)
+            self.assertAlmostEqual(self.time.now - begin, 0.01, delta=0.001)
+
+
 def record(case: str, method: str, seconds: float, **more: Any) -> dict[str, Any]:
     """Of a clock run."""
     return {"run": f"clock-{case}-1", "kind": "clock", "case": case, "method": method,
@@ -179,6 +210,26 @@ class Report(unittest.TestCase):
         self.assertRegex(told, r"over pipeline \+ DDP \| >= 3 \| 3.10 \| met")
         self.assertRegex(told, r"\| msdu \| \[1\] \| 1.000 \| 3 \| 2.000 \| 1.000 \|")
 
+    def test_adaptation_is_judged_by_the_plan_that_knew(self) -> None:
+        """Moves after noise are told, too."""
+        whole = {"kind": "adapt", "losses": [1.0, 0.5]}
+        found = [record("adapt", name, seconds, **whole)
+                 for name, seconds in (("adapt", 1.2), ("knew", 1.0), ("static", 3.0))]
+        found[0].update(change=20, moved=[12, 28], counts_before=[2], machines_before=[3])
+        noisy = record("noise", "noise", 0.1, kind="adapt", noise=0.2, moves=0, run="noise-1")
+        told = report.text([*found, noisy], cases.CASES)
+        self.assertRegex(told, r"beside the plan that knew \| <= 1.1 \| 1.20 \| \*\*missed")
+        self.assertRegex(told, r"that stays, over that step \|  \| 2.50 \|")
+        self.assertRegex(told, r"until layers moved \|  \| 12, 28 \|")
+        self.assertRegex(told, r"20 % noise on every layer, 2 steps: moves \| 0 \| 0 \| met")
+        self.assertIn("Before: 3:2. Layers moved 12, 28 steps after", told)
+        found[0]["seconds"], noisy["moves"] = [1.09], 1
+        told = report.targets([*found, noisy])
+        self.assertRegex(told, r"beside the plan that knew \| <= 1.1 \| 1.09 \| met")
+        self.assertRegex(told, r"moves \| 0 \| 1 \| \*\*missed")
+        found[2]["losses"] = [1.0, 0.6]
+        self.assertEqual(report.unequal([*found, noisy]), ["clock-adapt-1: static beside adapt"])
+
     def test_the_whole_report(self) -> None:
         """A table for each case, whatever is missing."""
         told = report.text(self.records(1.0), cases.CASES)
@@ -201,12 +252,12 @@ class Command(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder)
             whole = self.call("--list", "--out", folder)
-            self.assertIn("missing: 14 runs", whole)
+            self.assertIn("missing: 16 runs", whole)
             (out / "records.jsonl").write_text(
                 json.dumps(record("1124", "ours", 1.0)) + '\n{"run": "clock-1414-1", "ki',
                 encoding="utf-8")
             left = self.call("--list", "--out", folder)
-            self.assertIn("missing: 13 runs", left)
+            self.assertIn("missing: 15 runs", left)
             self.assertNotIn("clock-1124-1", left)
             self.call("--report", "--out", folder)
             self.assertIn("ours", (out / "table.md").read_text(encoding="utf-8"))
@@ -217,7 +268,7 @@ class Command(unittest.TestCase):
         for name in cases.METHODS:
             if name not in ("cuts-interleaved", "cuts-zbv"):  # a machine has a single layer
                 self.assertIn(f"| {name} |", told)
-        for name in ("one process", "pipeline + DDP", "msdu"):
+        for name in ("one process", "pipeline + DDP", "msdu", "adapt", "knew", "static"):
             self.assertIn(f"| {name} |", told)
 
 

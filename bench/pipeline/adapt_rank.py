@@ -21,6 +21,7 @@ from . import cases, clock, clock_rank
 from .cases import Case
 
 NOISE_LEAST = 0.1  # of a layer's time
+PROBE_SLACK_S = 10e-3  # a pass of a few ms that overslept is made up for by the next, as in a step
 
 
 class Device(clock.Clock):
@@ -29,12 +30,17 @@ class Device(clock.Clock):
 
     def __init__(self, speed: float, noise: float, seed: int) -> None:
         super().__init__(speed)
-        self.is_probing = False
+        self._is_probing = False
         self._noise, self._draw = noise, random.Random(seed)
+
+    def probe(self, is_probing: bool) -> None:
+        """Layers are timed one by one from now on, or not any more."""
+        self._is_probing = is_probing
+        self.slack_s = PROBE_SLACK_S if is_probing else clock.SLACK_S
 
     def spend(self, seconds: float) -> None:
         """Compute for about so long at speed 1."""
-        if self.is_probing:
+        if self._is_probing:
             self.open()
         factor = self._draw.gauss(1.0, self._noise) if self._noise else 1.0
         super().spend(seconds * max(NOISE_LEAST, factor))
@@ -77,12 +83,12 @@ class Trainer:
             return lambda: clock.ClockLayer(number, self.device, self._scale * cases.FORWARD_S,
                                             self._scale * cases.BACKWARD_S)
 
-        self.device.is_probing = True
+        self.device.probe(True)
         made = msdu.pipeline(
             [maker(number) for number in range(self.case.layers)],
             torch.nn.functional.mse_loss, lambda values: torch.optim.SGD(values, lr=1e-3),
             (self._x[:1], self._y[:1]), self.case.micro_batches, plan=plan, adapt=self._every)
-        self.device.is_probing = False
+        self.device.probe(False)
         return made
 
     def step(self, pipe: msdu.Pipeline) -> tuple[float, float]:

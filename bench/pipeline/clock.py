@@ -24,6 +24,7 @@ class Clock:
 
     def __init__(self, speed: float) -> None:
         self.speed = speed
+        self.slack_s = SLACK_S
         self._free = 0.0
         self._is_opened = True
 
@@ -34,7 +35,7 @@ class Clock:
     def spend(self, seconds: float) -> None:
         """Compute for so long at speed 1."""
         now = time.monotonic()
-        if self._is_opened and now - self._free > SLACK_S:
+        if self._is_opened and now - self._free > self.slack_s:
             self._free = now
         self._is_opened = False
         self._free += seconds / self.speed

@@ -123,14 +123,15 @@ def _slowed(task: dict[str, Any], trainer: Trainer) -> list[dict[str, Any]]:
     """`change` steps, `settle` steps with other speeds, and `rounds` steps beside the two plans,
     which go on from the same state."""
     pipe = trainer.pipeline()
-    before = _shown("before", pipe)
+    before: dict[str, Any] = {}
     course, moved = [], []
     for number in range(task["change"] + task["settle"]):
         if number == task["change"]:
+            before = _shown("before", pipe)
             trainer.device.speed = task["after"][dist.get_rank()]
         moves = pipe.moves
         course.append(trainer.step(pipe)[0])
-        if pipe.moves > moves:
+        if pipe.moves > moves and before:
             moved.append(number + 1 - task["change"])
     every = {"adapt": pipe,
              "knew": trainer.pipeline(trainer.plan(tuple(task["after"]))),
@@ -147,7 +148,8 @@ def _slowed(task: dict[str, Any], trainer: Trainer) -> list[dict[str, Any]]:
     found = [{**_shown(name, one), "seconds": [seconds for seconds, _ in taken[name]],
               "losses": [loss for _, loss in taken[name]]} for name, one in every.items()]
     found[0].update(change=task["change"], moved=moved, course=[round(s, 4) for s in course],
-                    counts_before=before["counts"], machines_before=before["machines"])
+                    counts_before=before["counts"], machines_before=before["machines"],
+                    moves_before=before["moves"])
     for one in every.values():
         one.finish()
     return found

@@ -48,7 +48,8 @@ class Engine:
             return
         if way.schedule == "plan":
             plan = _stages_plan.read(way.plan)
-            self._run = _stages_run.Run(plan, row, self.pieces, loss, group)
+            place = torch.device("cpu")
+            self._run = _stages_run.Run(plan, row, self.pieces, loss, place, group)
             return
         stages = [self._stage(i, piece, group, wrap) for i, piece in self.pieces.items()]
         count = way.micro_batches

@@ -3,7 +3,7 @@
 """What losses cost a job whose ranks come and go (setting ranks_least): goodput beside the same job
 undisturbed, and how long the group takes to train on.
 
-    bench/lab --ranks 4 --rate 1gbit -- build/venv/bin/python bench/membership/goodput.py \
+    python3 bench/lab --ranks 4 --rate 1gbit -- build/venv/bin/python bench/membership/goodput.py \
         --every 30 --seconds 150 --out DIR
     bench/membership/goodput.py --report DIR
 
@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 Row = dict[str, Any]
 
 
@@ -33,6 +34,9 @@ def train(args: argparse.Namespace, log: Path) -> None:
     """A worker; a line for its start, for each step, and for each change of the group."""
     import torch
 
+    sys.path.insert(0, str(ROOT / "python_shim"))
+    os.environ.setdefault("MSDU_LIBRARY", str(ROOT / "build/lib/libmsdu.so"))
+    os.environ.setdefault("MSDU_MODULE_PATH", str(ROOT / "build/lib"))
     import msdu
 
     torch.set_num_threads(1)

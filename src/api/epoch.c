@@ -12,7 +12,8 @@
 #include "backend/registry.h"
 #include "guard.h"
 
-#define TRIES 100 /* epochs in a row in which no step was made, before this rank gives up */
+#define LONG_ROUND_NS 0.5e9
+#define TRIES         100 /* epochs in a row in which no step was made, before this rank gives up */
 
 /* What the next epoch goes on with, beside parameters and what ranks compare. */
 typedef struct kept {
@@ -281,12 +282,21 @@ bool msdu__epoch_will_settle(const msdu_ctx *ctx, msdu_status status)
     return ctx->epochs.members != NULL && !ctx->caller.is_finished && is_passing(status);
 }
 
-/* Rank 0 says in its statistics messages that the epoch shall end; by the clock there is no step at
- * which all could, so it ends at once. */
+/* Rounds of local steps that last so long that a newcomer does not wait for the end of the next. */
+static bool is_long(const msdu_ctx *ctx)
+{
+    double round_ns =
+        ctx->caller.schedules[0].interval * msdu__number_get(&ctx->hand.reports.step_ns);
+    return !ctx->caller.is_gradient && round_ns > LONG_ROUND_NS;
+}
+
+/* Rank 0 says in its statistics messages that the epoch shall end. By the clock there is no step at
+ * which all could, so it ends at once; and in long rounds, where that loses a step and saves many.
+ */
 static void look_out(msdu_ctx *ctx)
 {
     bool has = ctx->job.rank == 0 && ctx->epochs.membership->has_newcomer(ctx->epochs.members) != 0;
-    if (has && ctx->caller.is_clocked) {
+    if (has && (ctx->caller.is_clocked || is_long(ctx))) {
         msdu__handover_fail(&ctx->hand, MSDU_ERR_PEER_LOST, "the epoch ends: a rank joins");
     } else if (has) {
         msdu__flag_set(&ctx->hand.reports.is_awaited, true);

@@ -514,7 +514,8 @@ END_TEST
 
 START_TEST(a_rank_joins)
 {
-    static const char *const settings[] = {"", "interval_steps = 6\n", "uneven = clock\n"};
+    static const char *const settings[] = {"", "interval_steps = 6\n", "uneven = clock\n",
+                                           "interval_steps = 600\ntotal_steps = 60\n"};
     job j = fixed(2);
     j.joins = 1;
     j.joins_at = 10;
@@ -525,10 +526,10 @@ START_TEST(a_rank_joins)
         ck_assert_uint_eq(ranks[i].summary.epoch, 2);
         ck_assert_uint_eq(ranks[i].summary.ranks_joined, 1);
         ck_assert_int_eq(ranks[i].summary.was_given, i == 2);
-        ck_assert(_i == 2 || ranks[i].summary.rank == i); /* by the clock steps differ */
+        ck_assert(_i >= 2 || ranks[i].summary.rank == i); /* else steps differ */
         check_alike(&ranks[0], &ranks[i], _i == 0 ? 0 : STEPS);
-        /* by the clock the epoch ends at once, else behind a step */
-        ck_assert(_i == 2 || ranks[i].dropped == 0);
+        /* by the clock and in long rounds the epoch ends at once, else behind a step */
+        ck_assert(_i >= 2 || ranks[i].dropped == 0);
     }
     free(ranks);
 }
@@ -608,7 +609,7 @@ int main(void)
     tcase_add_loop_test(tcase, held_back_steps_get_into_parameters, 0, 2);
     tcase_add_loop_test(tcase, outer_momentum_goes_on, 0, 2);
     tcase_add_loop_test(tcase, parameters_are_the_trainers_after_a_change, 0, 10);
-    tcase_add_loop_test(tcase, a_rank_joins, 0, 3);
+    tcase_add_loop_test(tcase, a_rank_joins, 0, 4);
     tcase_add_test(tcase, down_to_one_and_up_again);
     tcase_add_test(tcase, too_few_are_left);
     tcase_add_test(tcase, a_bad_gradient_ends_the_job);

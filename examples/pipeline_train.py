@@ -3,10 +3,16 @@
 
 torchrun --nproc-per-node 2 examples/pipeline_train.py
 torchrun --nproc-per-node 4 examples/pipeline_train.py --replicas 2 --data tinyshakespeare.txt
+
+--compare ends with steps of equal layers on all machines, as one would cut by hand. --schedule saves
+the plan's timeline; bench/overlap/stages_draw.py makes a picture of it.
 """
 
 import argparse
+import json
 import pathlib
+import statistics
+import time
 
 import torch
 import torch.distributed as dist
@@ -82,6 +88,39 @@ def batch_of(text, count, seed):
     return x, torch.stack([text[begin + 1 : begin + LENGTH + 1] for begin in begins])
 
 
+def equal_cut(layers, ranks, micro_batches):
+    """As many layers on every rank, in the order of 1F1B."""
+    stages, orders = [], {}
+    for rank in range(ranks):
+        ends = [layers * at // ranks for at in (rank, rank + 1)]
+        stages.append({"device": rank, "first": ends[0], "end": ends[1]})
+        ahead = min(ranks - rank, micro_batches)
+        order = [f"{rank}F{i}" for i in range(ahead)]
+        for i in range(micro_batches):
+            order.append(f"{rank}B{i}")
+            order += [f"{rank}F{i + ahead}"] if i + ahead < micro_batches else []
+        orders[str(rank)] = ",".join(order)
+    format = "msdu-stages-1"
+    return {"format": format, "micro_batches": micro_batches, "stages": stages, "orders": orders}
+
+
+def compare(pipe, batch, layers, ranks, steps=7):
+    """Seconds of a step with the plan and with an equal cut, by turns; medians."""
+    plans = {"planned": pipe.plan, "equal": equal_cut(layers, ranks, pipe.plan.micro_batches)}
+    seconds = {name: [] for name in plans}
+    for _ in range(2):
+        for name, plan in plans.items():
+            pipe.move(plan)
+            for step in range(steps):
+                dist.barrier()
+                begin = time.perf_counter()
+                pipe.step(*batch)
+                dist.barrier()
+                if step:  # the first one makes buffers
+                    seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="a text file, such as tinyshakespeare; else doc/*.md")
@@ -89,6 +128,8 @@ def main():
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--replicas", type=int, default=1, help="pipelines that msdu joins")
+    parser.add_argument("--compare", action="store_true", help="with an equal cut, at the end")
+    parser.add_argument("--schedule", help="file for the plan's timeline, as JSON")
     parser.add_argument("--save", help="file for a checkpoint at the end, which fits any cut")
     args = parser.parse_args()
     dist.init_process_group("gloo")
@@ -102,19 +143,31 @@ def main():
         replicas=args.replicas,
         seed=1,
     )
+    if args.schedule is not None and dist.get_rank() == 0:
+        pathlib.Path(args.schedule).write_text(json.dumps(pipe.plan.schedule("as planned")))
     replica = dist.get_rank() * args.replicas // dist.get_world_size()
     for step in range(args.steps):
         seed = 1 + step * args.replicas + replica  # every replica has batches of its own
         loss = pipe.step(*batch_of(text, MICRO_BATCH * args.micro_batches, seed))
         if dist.get_rank() == 0 and (step + 1) % 10 == 0:
             print(f"step {step + 1} loss {loss:.4f}", flush=True)
+    summary = pipe.summary()
+    if args.compare:
+        ranks = dist.get_world_size() // args.replicas
+        batch = batch_of(text, MICRO_BATCH * args.micro_batches, 0)
+        found = compare(pipe, batch, args.blocks + 2, ranks)
     pipe.finish()
     if args.save is not None:
         state = pipe.state_dict()  # by all ranks; rank 0 gets it
         if dist.get_rank() == 0:
             torch.save(state, args.save)
     if dist.get_rank() == 0:
-        print(pipe.summary())
+        print(summary)
+        if args.compare:
+            print(
+                f"a step as planned {found['planned']:.4f} s, with as many layers on every rank "
+                f"{found['equal']:.4f} s: {found['equal'] / found['planned']:.2f} times as fast"
+            )
     dist.barrier()
     dist.destroy_process_group()
 

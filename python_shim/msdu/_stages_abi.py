@@ -225,4 +225,11 @@ def _read(found: PlanStruct) -> Plan:
         )
         for rank in range(found.rank_count)
     }
-    return Plan(found.micro_batches, stages, orders, found.step_ns, found.bound_ns)
+    spans = {
+        devices[rank]: tuple(
+            (a.begin_ns, a.end_ns)
+            for a in found.actions[found.rank_begin[rank] : found.rank_begin[rank + 1]]
+        )
+        for rank in range(found.rank_count)
+    }
+    return Plan(found.micro_batches, stages, orders, found.step_ns, found.bound_ns, spans)

@@ -54,6 +54,7 @@ class Plan:
         orders: by device, in the order of their first stages; computing in its order.
         step_ns: of a step, simulated; 0: not known.
         bound_ns: no plan is faster; 0: not known.
+        spans_ns: begin and end of each action of ``orders``, simulated; empty: not known.
     """
 
     micro_batches: int
@@ -61,6 +62,9 @@ class Plan:
     orders: Mapping[int, tuple[Action, ...]]
     step_ns: float = 0.0
     bound_ns: float = 0.0
+    spans_ns: Mapping[int, tuple[tuple[float, float], ...]] = dataclasses.field(
+        default_factory=dict
+    )
 
     @property
     def devices(self) -> list[int]:
@@ -157,6 +161,40 @@ class Plan:
                 messages[self.stages[other].device].append(f"{other}RECV_{letter}{batch}")
         return [messages[device] + rows[device] for device in self.devices]
 
+    def schedule(self, title: str = "plan") -> dict[str, Any]:
+        """What ``bench/overlap/stages_draw.py`` draws, once saved as JSON: actions with their
+        simulated times, as ``msdu plan --stages --json`` has them.
+
+        Raises:
+            msdu.Error: MSDU_ERR_INVALID, times are not known, as of a plan made by hand.
+        """
+        if not self.spans_ns:
+            raise _invalid("it has no times of actions")
+        ranks = [
+            {
+                "machine": f"rank {device}",
+                "actions": [
+                    {
+                        "stage": stage,
+                        "kind": kind,
+                        "micro_batch": batch,
+                        "begin_us": begin / 1e3,
+                        "end_us": end / 1e3,
+                    }
+                    for (stage, kind, batch), (begin, end) in zip(order, self.spans_ns[device])
+                ],
+            }
+            for device, order in self.orders.items()
+        ]
+        return {
+            "name": "stages",
+            "profile": title,
+            "micro_batches": self.micro_batches,
+            "step_us": self.step_ns / 1e3,
+            "bound_us": self.bound_ns / 1e3,
+            "ranks": ranks,
+        }
+
     def dumps(self) -> bytes:
         """For a file, or for the other ranks: only one of them plans."""
         value = {
@@ -166,6 +204,7 @@ class Plan:
             "bound_ns": self.bound_ns,
             "stages": [dataclasses.asdict(stage) for stage in self.stages],
             "orders": {str(d): ",".join(map(text_of, o)) for d, o in self.orders.items()},
+            "spans_ns": {str(device): spans for device, spans in self.spans_ns.items()},
         }
         return json.dumps(value).encode()
 
@@ -204,7 +243,11 @@ def read(given: Union[Plan, Mapping[str, Any], str, bytes, os.PathLike[str]]) ->
             int(d): tuple(map(action_of, text.split(","))) for d, text in value["orders"].items()
         }
         stages = tuple(Stage(**stage) for stage in value["stages"])
-        times = (float(value.get("step_ns", 0)), float(value.get("bound_ns", 0)))
+        spans = {
+            int(device): tuple((float(begin), float(end)) for begin, end in found)
+            for device, found in value.get("spans_ns", {}).items()
+        }
+        times = (float(value.get("step_ns", 0)), float(value.get("bound_ns", 0)), spans)
         return Plan(int(value["micro_batches"]), stages, orders, *times)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise _invalid(f"it cannot be read: {problem!r}") from problem
@@ -226,7 +269,11 @@ def _of_the_command(value: Mapping[str, Any]) -> Plan:
         device: tuple((a["stage"], a["kind"], a["micro_batch"]) for a in rank["actions"])
         for device, rank in enumerate(value["ranks"])
     }
-    times = (1e3 * value["step_us"], 1e3 * value["bound_us"])
+    spans = {
+        device: tuple((1e3 * a["begin_us"], 1e3 * a["end_us"]) for a in rank["actions"])
+        for device, rank in enumerate(value["ranks"])
+    }
+    times = (1e3 * value["step_us"], 1e3 * value["bound_us"], spans)
     return Plan(int(value["micro_batches"]), stages, orders, *times)
 
 

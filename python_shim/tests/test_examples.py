@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -87,13 +88,17 @@ def test_pipeline_train(tmp_path: Path) -> None:
     pytest.importorskip("pipelines")
     script = EXAMPLES / "pipeline_train.py"
     saved = tmp_path / "saved.pt"
+    drawn = tmp_path / "schedule.json"
     words = [str(script), "--steps", "30", "--replicas", "2", "--blocks", "2", "--save", str(saved)]
+    words += ["--compare", "--schedule", str(drawn)]
     outcomes = launch(4, plain(*words), tmp_path / "run")
     values(outcomes)
     output = outcomes[0].output
     found = [float(one) for one in re.findall(r"loss ([0-9.]+)", output)]
     assert len(found) == 3 and found[-1] < 3.5 < found[0] + 0.5
     assert "30 steps of 8 micro-batches" in output
+    assert "times as fast" in output
+    assert json.loads(drawn.read_text())["ranks"]
     assert len(torch.load(saved)["optimizer"]) == 4
     outcomes = launch(
         1, plain(str(script), "--data", str(tmp_path / "none.txt")), tmp_path / "none"

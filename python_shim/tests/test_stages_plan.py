@@ -60,6 +60,10 @@ def test_the_librarys_plans(speeds: list[float], may: int) -> None:
     plan.check(LAYERS, 4)
     assert _stages_plan.read(plan.dumps()) == plan
     assert _stages_abi.time_ns(asked, plan) == pytest.approx(plan.step_ns)
+    drawn = plan.schedule("title")
+    ends = [a["end_us"] for rank in drawn["ranks"] for a in rank["actions"]]
+    assert max(ends) == pytest.approx(drawn["step_us"])
+    assert sum(map(len, plan.orders.values())) == len(ends)
     rows = dict(zip(plan.devices, plan.rows_with_messages()))
     assert [rows[device] for device in plan.orders] == lowered(asked)
 
@@ -92,5 +96,9 @@ def test_the_commands_plans(tmp_path: Path) -> None:
     plan = _stages_plan.read(json.loads(done.stdout))
     plan.check(LAYERS, 2)
     assert plan.step_ns >= plan.bound_ns > 0
+    printed = json.loads(done.stdout)["ranks"]
+    for drawn, rank in zip(plan.schedule()["ranks"], printed):
+        for one, other in zip(drawn["actions"], rank["actions"]):
+            assert one["end_us"] == pytest.approx(other["end_us"], abs=1e-3)
     for file, rows in zip(files, (plan.rows(), plan.rows_with_messages())):
         assert file.read_text().split() == [",".join(row) for row in rows]

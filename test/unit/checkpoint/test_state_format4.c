@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * States of format 4, in format4/, which libmsdu 0.2.0 wrote: today's library goes on from them to
- * the bits that 0.2.0 went on to.
+ * the bits that 0.2.0 went on to. But for the third, whose format was "ternary": levels of int2 are
+ * fitted in fewer iterations since 0.3, so its result is today's.
  *
  * This file made them: built in a checkout of commit c233642 with -DWRITE_STATES, with its
  * test/{state_kit,ranks,ranks_model,ranks_place,half,suite}.c, -lmsdu and -lcheck, and run with
@@ -98,7 +99,7 @@ END_TEST
 static const uint64_t results[JOBS] = {
     0x2ca5151e2086b4be, /* gradient */
     0xe7590967e6dbb599, /* parameter, a mean waits */
-    0xf5d8ffd0bbaff5bc, /* accumulated */
+    0x7d686131b41f1ae8, /* accumulated */
 };
 
 /* What every rank has after AT steps, but with the state that 0.2.0 had. */
